@@ -1,0 +1,57 @@
+//! The rules of gapless, without clock, IO, threads or randomness.
+//!
+//! Everything here is plain data and plain functions: time and seeds are arguments. Each
+//! rule that has states is a machine with one calling shape: `step(now, input, &mut
+//! effects)`, `deadline()` and `check()`. So the same code runs in the broker, under the
+//! simulator, in a golden script, and without `std`.
+#![no_std]
+
+extern crate alloc;
+
+pub mod ack;
+pub mod cursor;
+pub mod gap;
+pub mod name;
+pub mod options;
+pub mod pattern;
+pub mod settings;
+pub mod topic;
+pub mod batcher;
+pub mod compaction;
+pub mod credit;
+pub mod local;
+pub mod registry;
+pub mod retention;
+pub mod subscriber;
+pub mod trie;
+pub mod batch;
+pub mod entry;
+pub mod id;
+pub mod message;
+pub mod time;
+mod dedup;
+
+pub use ack::{Accepted, Fate, PubSubError, PublishAck, RejectReason};
+pub use cursor::{Cursor, Start, StartError, View};
+pub use gap::{Gap, GapReason};
+pub use name::{NAME_BYTES_MAX, NameError, TopicName};
+pub use options::{
+    DeliveryPolicy, Durability, Expect, PartitionBehavior, PublishOptions, Resolved,
+    SystemDefaults, TopicDefaults, resolve,
+};
+pub use pattern::{Pattern, PatternError};
+pub use settings::{
+    Compaction, DEDUP_COUNT_MAX, DedupWindow, Retention, SettingsError, Storage, TopicSettings,
+};
+pub use topic::{Topic, TopicStateError};
+pub use batcher::{Batcher, BatcherLimits, BatcherLimitsError};
+pub use credit::{Amount, Credit, CreditError};
+pub use local::{Delivery, Local, LocalLimits, SubscriberId};
+pub use registry::{DecodeError, EncodeError, Envelope, RegisterError, Registry, Serializer};
+pub use subscriber::{FailReason, Status, Subscriber};
+pub use trie::{SubscribeError, SubscriptionIndex, UnsubscribeError};
+pub use batch::{Batch, BatchError, Record, Records, RecordsBuilder};
+pub use entry::{Checksum, Entry, EntryError, EntryHeader, EntryKind};
+pub use id::{Epoch, Position, Seq, TopicId};
+pub use message::{Message, MessageError};
+pub use time::Timestamp;

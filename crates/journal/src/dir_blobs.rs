@@ -1,0 +1,276 @@
+//! Blobs as files in a folder.
+//!
+//! A blob is written under a temporary name, flushed, renamed, and the folder is
+//! flushed: so a name that is there stands for a whole blob, whatever happens. What a
+//! crash leaves under temporary names is removed when the folder is opened.
+//!
+//! One process owns the folder (whoever opens it holds the lock of the log), so
+//! create-if-absent is a check under a mutex here, and not in the file system, whose
+//! rename replaces.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    blobs::{Blob, BlobError, BlobWriter, Blobs, Created, check_name},
+    fs::{Fs, FsFile, is_full, is_read_only},
+};
+
+/// How much is gathered before it is written, in bytes: large enough that the calls cost
+/// nothing, small enough that several writers at once do not matter.
+const BUFFER_BYTES: usize = 1024 * 1024;
+
+/// Where in memory the buffer starts: a page, since a copy between addresses that differ
+/// by a few bytes modulo a page is many times slower.
+const BUFFER_ALIGN: usize = 4096;
+
+/// What names of blobs in the making begin with; [`check_name`] refuses such names.
+const TEMP_PREFIX: &str = ".new-";
+
+/// A folder of blobs. Clones share it.
+#[derive(Debug, Clone)]
+pub struct DirBlobs {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    /// Held from looking whether a name is free until it is taken.
+    naming: Mutex<()>,
+    temp_next: AtomicU64,
+}
+
+impl DirBlobs {
+    /// Opens a folder, making it if needed, and removes what was never finished.
+    pub fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Result<Self, BlobError> {
+        let at = |doing| {
+            let name = dir.display().to_string();
+            move |source| blob_error(doing, &name, source)
+        };
+        if !fs.exists(&dir).map_err(at("look for"))? {
+            fs.create_dir(&dir).map_err(at("make the folder of"))?;
+            if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+                fs.sync_dir(parent).map_err(at("flush the folder of"))?;
+            }
+        }
+        for name in fs.list(&dir).map_err(at("list"))? {
+            if name.starts_with(TEMP_PREFIX) {
+                fs.remove(&dir.join(&name)).map_err(at("tidy up"))?;
+            }
+        }
+        Ok(Self {
+            shared: Arc::new(Shared {
+                fs,
+                dir,
+                naming: Mutex::new(()),
+                temp_next: AtomicU64::new(1),
+            }),
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.shared.dir.join(name)
+    }
+}
+
+impl Blobs for DirBlobs {
+    fn create(&self, name: &str) -> Result<Box<dyn BlobWriter>, BlobError> {
+        check_name(name)?;
+        let number = self.shared.temp_next.fetch_add(1, Ordering::Relaxed);
+        let temp = self.path(&format!("{TEMP_PREFIX}{number}"));
+        let failed = |source| blob_error("begin", name, source);
+        let file = self.shared.fs.create(&temp).map_err(failed)?;
+        Ok(Box::new(DirBlobWriter {
+            shared: Arc::clone(&self.shared),
+            name: name.to_owned(),
+            temp: Some(temp),
+            file,
+            written: 0,
+            buffer: Buffer::new(),
+        }))
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Blob>, BlobError> {
+        check_name(name)?;
+        let failed = |source| blob_error("open", name, source);
+        let file = self.shared.fs.open_read(&self.path(name)).map_err(failed)?;
+        let len = file.len().map_err(failed)?;
+        Ok(Arc::new(DirBlob {
+            name: name.to_owned(),
+            len,
+            file,
+        }))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, BlobError> {
+        let failed = |source| blob_error("list", prefix, source);
+        let mut names = self.shared.fs.list(&self.shared.dir).map_err(failed)?;
+        names.retain(|name| name.starts_with(prefix) && !name.starts_with('.'));
+        Ok(names)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), BlobError> {
+        check_name(name)?;
+        match self.shared.fs.remove(&self.path(name)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done.map_err(|source| blob_error("delete", name, source)),
+        }
+    }
+}
+
+struct DirBlobWriter {
+    shared: Arc<Shared>,
+    name: String,
+    /// The unfinished file; `None` once it has its real name.
+    temp: Option<PathBuf>,
+    file: Arc<dyn FsFile>,
+    written: u64,
+    buffer: Buffer,
+}
+
+impl fmt::Debug for DirBlobWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DirBlobWriter({})", self.name)
+    }
+}
+
+impl DirBlobWriter {
+    fn write_out(&mut self) -> Result<(), BlobError> {
+        let bytes = self.buffer.bytes();
+        let done = self.file.write_all_at(&[bytes], self.written);
+        done.map_err(|source| blob_error("write", &self.name, source))?;
+        self.written += bytes.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Gives the flushed file its name, unless the name is taken.
+    fn take_name(&mut self, temp: &Path) -> io::Result<Created> {
+        let Shared { fs, dir, .. } = &*self.shared;
+        let path = dir.join(&self.name);
+        let naming = self.shared.naming.lock();
+        let _naming = naming.unwrap_or_else(PoisonError::into_inner);
+        if fs.exists(&path)? {
+            // It may be there only since a moment, and whoever hears of it may rely on it.
+            fs.sync_dir(dir)?;
+            return Ok(Created::AlreadyThere);
+        }
+        fs.rename(temp, &path)?;
+        self.temp = None;
+        fs.sync_dir(dir)?;
+        Ok(Created::New)
+    }
+}
+
+impl BlobWriter for DirBlobWriter {
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), BlobError> {
+        while !bytes.is_empty() {
+            let taken = self.buffer.fill(bytes);
+            bytes = &bytes[taken..];
+            if self.buffer.is_full() {
+                self.write_out()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Created, BlobError> {
+        self.write_out()?;
+        let failed = |source| blob_error("finish", &self.name, source);
+        self.file.sync().map_err(failed)?;
+        let temp = self.temp.clone().expect("only finish takes the name");
+        let done = self.take_name(&temp);
+        done.map_err(|source| blob_error("finish", &self.name, source))
+    }
+}
+
+impl Drop for DirBlobWriter {
+    fn drop(&mut self) {
+        if let Some(temp) = &self.temp {
+            // What cannot be removed now is removed when the folder is next opened.
+            let _ = self.shared.fs.remove(temp);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct DirBlob {
+    name: String,
+    len: u64,
+    file: Arc<dyn FsFile>,
+}
+
+impl Blob for DirBlob {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), BlobError> {
+        let done = self.file.read_exact_at(buf, offset);
+        done.map_err(|source| blob_error("read", &self.name, source))
+    }
+}
+
+/// Bytes gathered in memory that starts at a page.
+struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new() -> Self {
+        let memory = vec![0; BUFFER_BYTES + BUFFER_ALIGN];
+        // `align_offset` may decline, then the buffer is slow and not wrong.
+        let start = memory.as_ptr().align_offset(BUFFER_ALIGN);
+        let start = if start < BUFFER_ALIGN { start } else { 0 };
+        Self {
+            memory,
+            start,
+            len: 0,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+
+    fn is_full(&self) -> bool {
+        self.len == BUFFER_BYTES
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Takes as much as there is room for, and says how much.
+    fn fill(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(BUFFER_BYTES - self.len);
+        let end = self.start + self.len;
+        self.memory[end..end + taken].copy_from_slice(&bytes[..taken]);
+        self.len += taken;
+        taken
+    }
+}
+
+fn blob_error(doing: &'static str, name: &str, source: io::Error) -> BlobError {
+    let name = name.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound => BlobError::Missing { name },
+        _ if is_full(&source) => BlobError::Full,
+        _ if is_read_only(&source) => BlobError::ReadOnly,
+        _ => BlobError::Io {
+            doing,
+            name,
+            source,
+        },
+    }
+}

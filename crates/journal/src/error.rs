@@ -1,0 +1,157 @@
+//! What can go wrong with a journal, one type per operation.
+
+use std::sync::Arc;
+
+use gapless_core::{EntryError, Position, Seq, TopicId};
+
+use crate::blobs::BlobError;
+use crate::log::{LogError, Lsn};
+
+/// Why nothing was appended. The journal is as it was before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BeginError {
+    /// Too much waits to be written; try again when there is room.
+    #[error("{waiting} bytes wait to be written; try again in a moment")]
+    Busy {
+        /// How many bytes wait.
+        waiting: u64,
+    },
+    /// The disk is full.
+    #[error("the disk is full; make room, then publishing goes on by itself")]
+    Full,
+    /// The append is larger than a frame may be.
+    #[error("an append of {bytes} bytes is too large; at most {max} are allowed")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The most a frame can hold.
+        max: usize,
+    },
+    /// The journal does not take appends any more.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Why a journal stopped taking appends, for good until it is opened again. What was
+/// appended and not yet confirmed may or may not be there when it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A write or a flush failed; trying again could lose data, so nobody does.
+    #[error("the journal stopped after a failed write: {why}; restart to see what is kept")]
+    Poisoned {
+        /// What the disk said.
+        why: Arc<str>,
+    },
+    /// Somebody else has taken over the log.
+    #[error("another owner has taken over this journal (its next frame is {next})")]
+    Fenced {
+        /// Where the other one is.
+        next: Lsn,
+    },
+    /// It was closed by its owner.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+/// Why history could not be read. Nothing was skipped.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// A segment is damaged here.
+    #[error("{name} is damaged at byte {offset}: {why}; run `gapless doctor`")]
+    Damaged {
+        /// The blob.
+        name: Arc<str>,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// The store of segments did not answer.
+    #[error("history cannot be read: {0}")]
+    Blobs(Arc<BlobError>),
+    /// Too many requests wait; try again.
+    #[error("{max} requests for history wait already; try again in a moment")]
+    Busy {
+        /// How many may wait.
+        max: usize,
+    },
+    /// The segments do not hold what the topic says they do.
+    #[error("topic {topic} should have {seq} in its history, but it is not there")]
+    Missing {
+        /// The topic.
+        topic: TopicId,
+        /// The first seq that is not there.
+        seq: Seq,
+    },
+    /// The journal was closed.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+impl From<BlobError> for ReadError {
+    fn from(error: BlobError) -> Self {
+        Self::Blobs(Arc::new(error))
+    }
+}
+
+/// Why a journal did not open. Nothing in the folder was changed, but for files that a
+/// crash left unfinished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The log refused.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The blobs refused.
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+    /// A manifest or checkpoint is damaged.
+    #[error("{name} is damaged: {why}; run `gapless doctor` to see what can be saved")]
+    Damaged {
+        /// The blob.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A blob was written by a newer program.
+    #[error("{name} has format version {found}; this program knows up to {known}; use a newer one")]
+    Version {
+        /// The blob.
+        name: String,
+        /// Its version.
+        found: u16,
+        /// Ours.
+        known: u16,
+    },
+    /// The checkpoint tells of entries that the log does not have: the log was replaced by
+    /// an older one, or lost.
+    #[error(
+        "the checkpoint knows of frame {checkpoint}, but the log ends at {log}: the log is older \
+         than the checkpoint; restore the right log, or run `gapless doctor`"
+    )]
+    CheckpointAhead {
+        /// Where the checkpoint begins to rely on the log.
+        checkpoint: Lsn,
+        /// Where the log ends.
+        log: Lsn,
+    },
+    /// A frame holds something that is no entry.
+    #[error("frame {lsn} of the log holds a bad entry: {why}")]
+    BadEntry {
+        /// The frame.
+        lsn: Lsn,
+        /// What is wrong.
+        why: EntryError,
+    },
+    /// An entry cannot be applied.
+    #[error("the entry at position {position} cannot be applied: {why}")]
+    BadState {
+        /// Where.
+        position: Position,
+        /// What is wrong.
+        why: String,
+    },
+}

@@ -1,0 +1,342 @@
+//! Which frames the files of a log hold, and which of them are alive.
+//!
+//! [`scan`] reads all files and believes what checksums prove. [`Analysis::of`] then
+//! finds the one run that is alive:
+//!
+//! - it begins at the floor, and each frame has the next lsn, a term not lower than, and
+//!   a link to, the frame before; of several with one lsn the highest term counts. Frames
+//!   left over from a cut end or in a recycled file fail one of these for ever, so they
+//!   can never come back;
+//! - at the first lsn without such a frame, a header anywhere that says this lsn had been
+//!   flushed proves damage. Without one, what follows was never promised to anybody: it
+//!   is a torn end.
+//!
+//! The last frame of all has no follower to vouch for it: if it is broken, that looks
+//! like a torn end, and is told as one.
+//!
+//! Nothing is written here, so the doctor can examine a log that somebody uses.
+
+use std::{io, sync::Arc};
+
+use super::{LogFile, io_error};
+use crate::{
+    frame::{self, BLOCK_BYTES, HEADER_BYTES, Header, Parsed, VERSION},
+    fs::FsFile,
+    log::{Floor, LogError, Lsn, Torn},
+};
+
+/// How much is read at once: large enough that calls cost nothing, small enough to stay
+/// in the cache until its checksum is made.
+const WINDOW_BYTES: usize = 1024 * 1024;
+
+/// A frame whose header is right.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// Index into [`Scan::files`].
+    pub(super) file: usize,
+    pub(super) offset: u64,
+    pub(super) header: Header,
+    /// The CRC of its header, to which its successor links.
+    pub(super) crc: u32,
+    /// Whether the payload is right too.
+    pub(super) whole: bool,
+}
+
+impl Found {
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.header.extent()
+    }
+}
+
+/// Something at the beginning of a block that is no frame of ours, though it looks like one.
+#[derive(Debug)]
+struct Stray {
+    file: usize,
+    offset: u64,
+    kind: StrayKind,
+}
+
+#[derive(Debug)]
+enum StrayKind {
+    Broken,
+    Version(u16),
+    OtherStore(u64),
+}
+
+/// All that was found.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub(super) files: Vec<Arc<LogFile>>,
+    /// Sorted by lsn, and the highest term first.
+    pub(super) found: Vec<Found>,
+    strays: Vec<Stray>,
+}
+
+/// Reads all files.
+pub(super) fn scan(files: Vec<Arc<LogFile>>, epoch: u64) -> Result<Scan, LogError> {
+    let mut scan = Scan {
+        files: Vec::new(),
+        found: Vec::new(),
+        strays: Vec::new(),
+    };
+    let mut memory = vec![0; WINDOW_BYTES + BLOCK_BYTES as usize];
+    for (index, file) in files.iter().enumerate() {
+        let mut window = Window::new(file, &mut memory);
+        let done = scan_file(&mut window, index, epoch, &mut scan);
+        done.map_err(|source| io_error("read", &file.name(), source))?;
+    }
+    scan.files = files;
+    let order = |f: &Found| (f.header.lsn, std::cmp::Reverse((f.header.term, f.whole)));
+    scan.found.sort_by_key(order);
+    Ok(scan)
+}
+
+fn scan_file(
+    window: &mut Window<'_>,
+    file: usize,
+    epoch: u64,
+    scan: &mut Scan,
+) -> io::Result<()> {
+    let mut offset = 0;
+    while offset < window.bytes {
+        let parsed = frame::parse(window.at(offset)?, epoch);
+        let mut stray = |kind| scan.strays.push(Stray { file, offset, kind });
+        match parsed {
+            Parsed::Nothing => {}
+            Parsed::Broken => stray(StrayKind::Broken),
+            Parsed::Version(found) => stray(StrayKind::Version(found)),
+            Parsed::Header(header, _) if header.epoch != epoch => {
+                stray(StrayKind::OtherStore(header.epoch));
+            }
+            Parsed::Header(header, crc) => {
+                let whole = window.payload_is_right(offset, &header)?;
+                let found = Found {
+                    file,
+                    offset,
+                    header,
+                    crc,
+                    whole,
+                };
+                scan.found.push(found);
+                if whole {
+                    offset = found.end();
+                    continue;
+                }
+                // What looks like its inside may be frames written over it, so each block
+                // is looked at.
+            }
+        }
+        offset += BLOCK_BYTES;
+    }
+    Ok(())
+}
+
+/// The part of a file that is in memory, at an address that equals its offset modulo a
+/// page: copies between other addresses can be many times slower.
+struct Window<'a> {
+    file: &'a dyn FsFile,
+    bytes: u64,
+    memory: &'a mut [u8],
+    start: u64,
+    filled: usize,
+}
+
+impl<'a> Window<'a> {
+    fn new(file: &'a LogFile, memory: &'a mut [u8]) -> Self {
+        let align = memory.as_ptr().align_offset(BLOCK_BYTES as usize);
+        let align = align.min(memory.len() - WINDOW_BYTES);
+        Self {
+            file: &*file.file,
+            bytes: file.bytes,
+            memory: &mut memory[align..align + WINDOW_BYTES],
+            start: 0,
+            filled: 0,
+        }
+    }
+
+    /// What is in memory from this offset on, at least to the end of its block.
+    fn at(&mut self, offset: u64) -> io::Result<&[u8]> {
+        let end = self.start + self.filled as u64;
+        if offset < self.start || offset >= end {
+            self.start = offset - offset % BLOCK_BYTES;
+            let rest = usize::try_from(self.bytes - self.start).unwrap_or(usize::MAX);
+            self.filled = 0;
+            let want = rest.min(WINDOW_BYTES);
+            self.file.read_exact_at(&mut self.memory[..want], self.start)?;
+            self.filled = want;
+        }
+        let skip = (offset - self.start) as usize;
+        Ok(&self.memory[skip..self.filled])
+    }
+
+    fn payload_is_right(&mut self, offset: u64, header: &Header) -> io::Result<bool> {
+        if header.extent() > self.bytes - offset {
+            return Ok(false);
+        }
+        let mut crc = 0;
+        let mut left = header.payload_bytes as usize;
+        let mut offset = offset + HEADER_BYTES as u64;
+        while left > 0 {
+            let bytes = self.at(offset)?;
+            let piece = &bytes[..bytes.len().min(left)];
+            crc = crc32c::crc32c_append(crc, piece);
+            left -= piece.len();
+            offset += piece.len() as u64;
+        }
+        Ok(crc == header.payload_crc)
+    }
+}
+
+/// What is alive, and how the run ends.
+#[derive(Debug)]
+pub(super) struct Analysis {
+    /// The run, from the first frame needed on.
+    pub(super) live: Vec<Found>,
+    /// The frame before the run, if it is still there: what the run has to link to.
+    pub(super) anchor: Option<Found>,
+    pub(super) first: Lsn,
+    pub(super) next: Lsn,
+    /// The highest term that left a trace, or that the floor names.
+    pub(super) term: u64,
+    /// Up to where frames are known to have been flushed.
+    pub(super) flushed: Lsn,
+    pub(super) torn: Option<Torn>,
+    /// Why the log must not be used as it is.
+    pub(super) refused: Option<LogError>,
+}
+
+impl Analysis {
+    pub(super) fn of(scan: &Scan, floor: Floor, epoch: u64) -> Self {
+        let first = floor.first_needed.max(Lsn::FIRST);
+        let anchor = scan.with_lsn(first.before()).find(|f| f.whole).copied();
+        let mut live = Vec::new();
+        let mut last = anchor;
+        let mut next = first;
+        let follows = |found: &&Found, last: Option<Found>| {
+            found.whole
+                && last.is_none_or(|last| {
+                    found.header.term >= last.header.term && found.header.link == last.crc
+                })
+        };
+        while let Some(found) = scan.with_lsn(next).find(|found| follows(found, last)) {
+            live.push(*found);
+            last = Some(*found);
+            next = next.next();
+        }
+        let terms = scan.found.iter().map(|found| found.header.term);
+        let known = live.iter().map(|found| found.header.flushed);
+        let mut analysis = Self {
+            term: terms.max().unwrap_or(0).max(floor.term),
+            flushed: known.max().unwrap_or(Lsn::NONE).max(first.before()),
+            live,
+            anchor,
+            first,
+            next,
+            torn: None,
+            refused: None,
+        };
+        analysis.refused = scan
+            .refusal(analysis.place_of_next(), epoch)
+            .or_else(|| analysis.damage(scan));
+        if analysis.refused.is_none() {
+            analysis.torn = analysis.torn_end(scan);
+        }
+        analysis
+    }
+
+    /// The last frame that counts, behind which the next one goes.
+    pub(super) fn last(&self) -> Option<Found> {
+        self.live.last().copied().or(self.anchor)
+    }
+
+    /// Where the next frame would be if it was written to the same file.
+    pub(super) fn place_of_next(&self) -> Option<(usize, u64)> {
+        self.last().map(|last| (last.file, last.end()))
+    }
+
+    fn damage(&self, scan: &Scan) -> Option<LogError> {
+        let proves = |f: &&Found| f.header.lsn > self.next && f.header.flushed >= self.next;
+        let proof = scan.found.iter().find(proves)?;
+        let broken = scan.with_lsn(self.next).next();
+        let place = match (broken, self.place_of_next()) {
+            (Some(found), _) => scan.place(found.file, found.offset),
+            (None, Some((file, offset))) => scan.place(file, offset),
+            (None, None) => "no file holds it".to_owned(),
+        };
+        let why = format!(
+            "frame {} in {} says that it had been flushed",
+            proof.header.lsn,
+            scan.place(proof.file, proof.offset)
+        );
+        Some(LogError::Damaged {
+            place,
+            lsn: self.next,
+            why,
+        })
+    }
+
+    fn torn_end(&self, scan: &Scan) -> Option<Torn> {
+        let term = self.last().map_or(0, |last| last.header.term);
+        let from = scan.found.partition_point(|f| f.header.lsn < self.next);
+        let dropped = || scan.found[from..].iter().filter(|f| f.header.term >= term);
+        let bytes: u64 = dropped().map(|found| found.header.extent()).sum();
+        let expected = self.place_of_next();
+        let broken = |stray: &&Stray| {
+            matches!(stray.kind, StrayKind::Broken)
+                && (stray.offset == 0 || Some((stray.file, stray.offset)) == expected)
+        };
+        let broken = scan.strays.iter().find(broken);
+        let place = match (dropped().next(), broken) {
+            (Some(found), _) => scan.place(found.file, found.offset),
+            (None, Some(stray)) => scan.place(stray.file, stray.offset),
+            (None, None) => return None,
+        };
+        Some(Torn {
+            at: self.next,
+            bytes: bytes.max(BLOCK_BYTES),
+            place,
+        })
+    }
+}
+
+impl Scan {
+    /// All frames with this lsn, highest term first.
+    fn with_lsn(&self, lsn: Lsn) -> impl Iterator<Item = &Found> {
+        let from = self.found.partition_point(|found| found.header.lsn < lsn);
+        let same = move |found: &&Found| found.header.lsn == lsn;
+        self.found[from..].iter().take_while(same)
+    }
+
+    pub(super) fn place(&self, file: usize, offset: u64) -> String {
+        format!("{} at byte {offset}", self.files[file].name())
+    }
+
+    /// Whether there is a broken header at this place.
+    pub(super) fn is_broken(&self, place: (usize, u64)) -> bool {
+        let here = |stray: &Stray| (stray.file, stray.offset) == place;
+        let broken = |stray: &Stray| matches!(stray.kind, StrayKind::Broken);
+        self.strays.iter().any(|stray| here(stray) && broken(stray))
+    }
+
+    /// Frames of another version or store, where only a frame can be: at the beginning of
+    /// a file and behind the last frame. Elsewhere they are the inside of a message.
+    fn refusal(&self, expected: Option<(usize, u64)>, epoch: u64) -> Option<LogError> {
+        let counts = |s: &&Stray| s.offset == 0 || Some((s.file, s.offset)) == expected;
+        self.strays.iter().filter(counts).find_map(|stray| {
+            let place = self.place(stray.file, stray.offset);
+            match stray.kind {
+                StrayKind::Broken => None,
+                StrayKind::Version(found) => Some(LogError::Version {
+                    place,
+                    found,
+                    known: VERSION,
+                }),
+                StrayKind::OtherStore(found) => Some(LogError::OtherStore {
+                    place,
+                    found,
+                    known: epoch,
+                }),
+            }
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! The one door to the local file system.
+//!
+//! Everything the journal does to files goes through [`Fs`] and [`FsFile`], so that
+//! tests can put a disk behind them which tears, loses, corrupts, fills up and slows
+//! down ([`crate::faulty`]). [`DiskFs`] is the real one and adds nothing: one call here
+//! is one system call, wherever the system allows it.
+//!
+//! Not here: buffering, retries, paths' meaning. Those who call know what a failure
+//! means for their data; this file cannot.
+
+use std::{
+    fmt::Debug,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, ErrorKind, IoSlice, Seek, SeekFrom, Write},
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// A file system, as much of it as the journal needs: the fewer calls, the fewer
+/// faults a test has to be able to make.
+pub trait Fs: Send + Sync + Debug {
+    /// Opens a file that exists, to read and write.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn FsFile>>;
+    /// Opens a file that exists, to read only: for examining a store that may not be
+    /// changed, or cannot be.
+    fn open_read(&self, path: &Path) -> io::Result<Arc<dyn FsFile>>;
+    /// Makes a new, empty file; [`ErrorKind::AlreadyExists`] if the name is taken, so
+    /// that nothing is ever overwritten by mistake.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>>;
+    /// Renames a file, replacing what has the new name. Survives power loss only after
+    /// [`Fs::sync_dir`].
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file. Those who have it open may go on using it.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// The names of the files in a folder, sorted, so that every run sees one order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Makes a folder and those above it; fine if it is there.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Makes all creations, renames and removals in this folder survive power loss.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Takes the exclusive lock that this file stands for, making the file if needed;
+    /// [`ErrorKind::WouldBlock`] while another holds it. Dropping frees it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn FsLock>>;
+    /// Whether a file or folder has this name.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+}
+
+/// An open file, used by offsets only, so that readers and the writer share it without
+/// sharing a cursor.
+pub trait FsFile: Send + Sync + Debug {
+    /// Reads what there is at `offset`, perhaps less than asked for; 0 at the end.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes the parts one after the other from `offset` on, as few calls as possible.
+    /// After an error any piece of them may have been written.
+    fn write_all_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()>;
+    /// Makes all that was written survive power loss (`fdatasync`).
+    fn sync(&self) -> io::Result<()>;
+    /// How many bytes the file has.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `buf` from `offset` on; [`ErrorKind::UnexpectedEof`] if the file ends
+    /// before.
+    fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buf.is_empty() {
+            match self.read_at(buf, offset) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    buf = &mut buf[n..];
+                    offset += n as u64;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A lock that is held until it is dropped.
+pub trait FsLock: Send + Sync + Debug {}
+
+/// The file system of the machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DiskFs;
+
+/// A file and where its cursor stands. Nobody but `write_all_at` uses the cursor, so an
+/// append behind the last one is a single `writev`, without a seek before it.
+#[derive(Debug)]
+struct DiskFile {
+    file: File,
+    /// `None` when an error left it who knows where.
+    cursor: Mutex<Option<u64>>,
+}
+
+#[derive(Debug)]
+struct DiskLock {
+    /// Closing the file frees the lock, also when the process is killed.
+    _file: File,
+}
+
+impl FsLock for DiskLock {}
+
+impl DiskFile {
+    fn shared(file: File) -> Arc<dyn FsFile> {
+        Arc::new(Self {
+            file,
+            cursor: Mutex::new(Some(0)),
+        })
+    }
+}
+
+impl Fs for DiskFs {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(DiskFile::shared(file))
+    }
+
+    fn open_read(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
+        Ok(DiskFile::shared(File::open(path)?))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        Ok(DiskFile::shared(file))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                // A name that is not UTF-8 is none of ours.
+                names.extend(entry.file_name().into_string());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn FsLock>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(DiskLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(e)) => Err(e),
+        }
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        path.try_exists()
+    }
+}
+
+impl FsFile for DiskFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(&self.file, buf, offset)
+    }
+
+    fn write_all_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = &self.file;
+        if *cursor != Some(offset) {
+            file.seek(SeekFrom::Start(offset))?;
+        }
+        // Unknown until the whole is written: an early return must not leave a wrong one.
+        *cursor = None;
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut left = slices.as_mut_slice();
+        // Drops empty parts at the front, which would look like a write of nothing.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match file.write_vectored(left) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => IoSlice::advance_slices(&mut left, n),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let written: usize = parts.iter().map(|part| part.len()).sum();
+        *cursor = Some(offset + written as u64);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+}
+
+/// Whether an error says that the disk has no room left, which time or an operator can
+/// heal, unlike all others.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
+}
+
+/// Whether an error says that we may not write here at all.
+pub(crate) fn is_read_only(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_land_one_after_the_other_wherever_the_cursor_was() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("a");
+        let file = DiskFs.create(&path).expect("create");
+        file.write_all_at(&[b"", b"ab", b"", b"cd"], 0).expect("write");
+        file.write_all_at(&[b"ef"], 4).expect("write behind");
+        file.write_all_at(&[b"X"], 1).expect("write before");
+        file.write_all_at(&[], 3).expect("write nothing");
+        let mut all = [0; 6];
+        file.read_exact_at(&mut all, 0).expect("read");
+        assert_eq!(&all, b"aXcdef");
+        assert_eq!(file.len().expect("len"), 6);
+        let past = file.read_exact_at(&mut all, 1).expect_err("too long");
+        assert_eq!(past.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn names_are_never_taken_twice_and_listed_in_order() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        DiskFs.create(&dir.path().join("b")).expect("b");
+        DiskFs.create(&dir.path().join("a")).expect("a");
+        DiskFs.create_dir(&dir.path().join("sub/sub")).expect("folder");
+        let again = DiskFs.create(&dir.path().join("a")).expect_err("taken");
+        assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(DiskFs.list(dir.path()).expect("list"), ["a", "b"]);
+        DiskFs.sync_dir(dir.path()).expect("sync");
+    }
+
+    #[test]
+    fn a_lock_has_one_holder_at_a_time() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("LOCK");
+        let held = DiskFs.lock(&path).expect("first");
+        let refused = DiskFs.lock(&path).expect_err("held");
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        drop(held);
+        DiskFs.lock(&path).expect("free again");
+    }
+}

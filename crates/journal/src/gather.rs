@@ -1,0 +1,244 @@
+//! Where appends gather until the flusher takes them.
+//!
+//! The open frame lies in an arena; an append encodes its entries at the end of it, which
+//! gives them their positions, all under one short lock. A frame is written whole or not at
+//! all, and an append is never split over two frames: that is what makes it atomic. Frames
+//! start at multiples of 64 bytes, because copies from odd places are many times slower
+//! (see `docs/adr/0004`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use gapless_core::entry::ENTRY_HEADER_BYTES;
+use gapless_core::{Durability, EntryHeader, EntryKind, Position, Records, Seq, Timestamp, TopicId};
+
+use crate::log::Lsn;
+
+/// Where a frame may start in memory.
+const FRAME_ALIGN: usize = 64;
+
+/// Somebody who is told when entries are durable enough to be seen: a topic.
+pub trait Sink: Send + Sync {
+    /// `bytes` holds whole entries of this sink, in order, from the frame `lsn`. Who waits
+    /// for them is added to `wakers`, and woken after the acks went out.
+    fn settled(&self, lsn: Lsn, bytes: Bytes, wakers: &mut Vec<Waker>);
+}
+
+/// A run of neighbouring entries in a frame that belong to one sink.
+struct Run {
+    sink: Arc<dyn Sink>,
+    from: usize,
+    to: usize,
+}
+
+/// A frame that takes no more entries.
+pub(crate) struct Frame {
+    pub(crate) lsn: Lsn,
+    pub(crate) bytes: Bytes,
+    pub(crate) first: Position,
+    pub(crate) last: Position,
+    pub(crate) required: Durability,
+    runs: Vec<Run>,
+}
+
+impl Frame {
+    /// Hands every sink its entries.
+    pub(crate) fn settle(&self, wakers: &mut Vec<Waker>) {
+        for run in &self.runs {
+            run.sink.settled(self.lsn, self.bytes.slice(run.from..run.to), wakers);
+        }
+    }
+}
+
+pub(crate) struct Gather {
+    arena: BytesMut,
+    arena_bytes: usize,
+    lsn: Lsn,
+    first: Position,
+    next: Position,
+    time: Timestamp,
+    required: Durability,
+    runs: Vec<Run>,
+    closed: VecDeque<Frame>,
+    waiting_bytes: usize,
+}
+
+impl Gather {
+    pub(crate) fn new(arena_bytes: usize, lsn: Lsn, next: Position, time: Timestamp) -> Self {
+        Self {
+            arena: BytesMut::new(),
+            arena_bytes,
+            lsn,
+            first: next,
+            next,
+            time,
+            required: Durability::Memory,
+            runs: Vec::new(),
+            closed: VecDeque::new(),
+            waiting_bytes: 0,
+        }
+    }
+
+    /// Bytes that the flusher has not taken yet.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// The position the next entry will get.
+    pub(crate) fn next_position(&self) -> Position {
+        self.next
+    }
+
+    /// The frame that is gathering.
+    pub(crate) fn lsn(&self) -> Lsn {
+        self.lsn
+    }
+
+    /// Time never goes back in a journal, whatever the clock does.
+    pub(crate) fn time(&mut self, now: Timestamp) -> Timestamp {
+        self.time = self.time.max(now);
+        self.time
+    }
+
+    /// Makes sure that `bytes` more fit into the open frame, closing it if they do not.
+    pub(crate) fn make_room(&mut self, bytes: usize) {
+        if self.arena.capacity() - self.arena.len() >= bytes {
+            return;
+        }
+        self.close();
+        if self.arena.capacity() < bytes {
+            self.arena = aligned_arena(self.arena_bytes.max(bytes));
+        }
+    }
+
+    /// Ends the open frame, if anything is in it.
+    fn close(&mut self) {
+        if self.arena.is_empty() {
+            return;
+        }
+        let pad = self.arena.len().next_multiple_of(FRAME_ALIGN) - self.arena.len();
+        let bytes = self.arena.split().freeze();
+        // The padding keeps the next frame aligned; it is memory only and never written.
+        if self.arena.capacity() > pad {
+            self.arena.put_bytes(0, pad);
+            drop(self.arena.split());
+        } else {
+            self.arena = BytesMut::new();
+        }
+        self.closed.push_back(Frame {
+            lsn: self.lsn,
+            bytes,
+            first: self.first,
+            last: self.next.prev(),
+            required: self.required,
+            runs: std::mem::take(&mut self.runs),
+        });
+        self.lsn = self.lsn.next();
+        self.first = self.next;
+        self.required = Durability::Memory;
+    }
+
+    /// Takes everything that has gathered, oldest first.
+    pub(crate) fn take(&mut self) -> VecDeque<Frame> {
+        self.close();
+        self.waiting_bytes = 0;
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Puts frames back that could not be written, to be tried again before all others.
+    pub(crate) fn put_back(&mut self, mut frames: VecDeque<Frame>) {
+        self.waiting_bytes += frames.iter().map(|frame| frame.bytes.len()).sum::<usize>();
+        frames.append(&mut self.closed);
+        self.closed = frames;
+    }
+
+    pub(crate) fn require(&mut self, durability: Durability) {
+        self.required = self.required.max(durability);
+    }
+
+    /// Adds an entry; gives it its position, and tells it.
+    pub(crate) fn put(
+        &mut self,
+        mut header: EntryHeader,
+        body: &[u8],
+        body_crc: u32,
+        sink: Option<&Arc<dyn Sink>>,
+    ) -> Position {
+        let from = self.arena.len();
+        header.position = self.next;
+        header.put(&mut self.arena, body, body_crc, crc32c::crc32c);
+        self.next = self.next.plus(header.positions());
+        self.waiting_bytes += ENTRY_HEADER_BYTES + body.len();
+        if let Some(sink) = sink {
+            self.note(sink, from);
+        }
+        header.position
+    }
+
+    fn note(&mut self, sink: &Arc<dyn Sink>, from: usize) {
+        let to = self.arena.len();
+        match self.runs.last_mut() {
+            Some(run) if run.to == from && Arc::ptr_eq(&run.sink, sink) => run.to = to,
+            _ => self.runs.push(Run { sink: Arc::clone(sink), from, to }),
+        }
+    }
+}
+
+/// The header of a batch of `records` that will begin at `seq`.
+pub fn batch_header(topic: TopicId, seq: Seq, time: Timestamp, records: &Records) -> EntryHeader {
+    EntryHeader {
+        flags: records.flags,
+        topic,
+        seq,
+        time,
+        span: records.count,
+        count: records.count,
+        ttl_min_ms: records.ttl_min_ms,
+        ..EntryHeader::new(EntryKind::Batch)
+    }
+}
+
+/// An empty arena of `bytes` that starts at a multiple of [`FRAME_ALIGN`].
+fn aligned_arena(bytes: usize) -> BytesMut {
+    let mut arena = BytesMut::with_capacity(bytes + FRAME_ALIGN);
+    let pad = arena.spare_capacity_mut().as_ptr().align_offset(FRAME_ALIGN).min(FRAME_ALIGN);
+    arena.put_bytes(0, pad);
+    drop(arena.split());
+    arena
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_start_aligned_and_keep_what_was_put() {
+        let mut gather = Gather::new(4096, Lsn(1), Position(1), Timestamp(0));
+        let mut expected = Vec::new();
+        for index in 0..200_usize {
+            let body = vec![index as u8; index * 7 % 600];
+            gather.make_room(ENTRY_HEADER_BYTES + body.len());
+            gather.put(EntryHeader::new(EntryKind::Cell), &body, 0, None);
+            expected.push(body);
+            if index % 3 == 0 {
+                gather.make_room(4096);
+            }
+        }
+        let frames = gather.take();
+        let mut found = Vec::new();
+        for frame in &frames {
+            assert_eq!(frame.bytes.as_ptr().align_offset(FRAME_ALIGN), 0);
+            let mut rest = frame.bytes.clone();
+            while !rest.is_empty() {
+                let entry = gapless_core::Entry::take_trusted(&mut rest).unwrap();
+                found.push(entry.body().to_vec());
+            }
+        }
+        assert_eq!(found, expected);
+        assert_eq!(frames.back().unwrap().last, Position(200));
+        let lsns: Vec<u64> = frames.iter().map(|frame| frame.lsn.0).collect();
+        assert_eq!(lsns, (1..=frames.len() as u64).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,324 @@
+//! Reading what is no longer in memory: one topic by seq, or many by position.
+//!
+//! These are plain functions over segments; the pool runs them. Every batch handed out was
+//! checked against its block's checksum. A topic's seqs never have a hole here: what is
+//! missing is an error, not a shorter answer.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gapless_core::{Batch, Entry, EntryHeader, Position, Seq, Timestamp, TopicId};
+
+use crate::error::ReadError;
+use crate::index::BlockRow;
+use crate::segment::Segment;
+
+/// Index rows read at once.
+const ROWS_AT_ONCE: u64 = 64;
+
+/// The segments of a store, in the order of their positions.
+pub(crate) type Segments = Arc<Vec<Arc<Segment>>>;
+
+/// Reads batches of `topic` that account for `from` and on, without a hole, until `to` or
+/// `bytes_max` is reached. Each part holds whole batches; the first may begin before
+/// `from`. Nothing at all means that no segment reaches `from`.
+pub(crate) fn read_topic(
+    segments: &[Arc<Segment>],
+    topic: TopicId,
+    (from, to): (Seq, Seq),
+    bytes_max: usize,
+) -> Result<Vec<Bytes>, ReadError> {
+    let mut parts = Vec::new();
+    let (mut next, mut bytes) = (from, 0);
+    for segment in segments {
+        let mut row = segment.index().find(topic, next)?;
+        while next <= to && bytes < bytes_max {
+            let rows = wanted_rows(segment, row, topic, to, bytes_max - bytes)?;
+            let Some(first) = rows.first() else { break };
+            if first.first_seq > next {
+                return Err(ReadError::Missing { topic, seq: next });
+            }
+            for (block, row) in segment.read_blocks(&rows)?.into_iter().zip(&rows) {
+                let part = if next > row.first_seq {
+                    skip_before(segment, row, block, next)?
+                } else {
+                    block
+                };
+                bytes += part.len();
+                parts.push(part);
+                next = row.last_seq.next();
+            }
+            row += rows.len() as u64;
+        }
+        if next > to || bytes >= bytes_max {
+            break;
+        }
+    }
+    Ok(parts)
+}
+
+/// The block rows of `topic` from `row` on that fit `bytes_max`, at least one if there is.
+fn wanted_rows(
+    segment: &Segment,
+    row: u64,
+    topic: TopicId,
+    to: Seq,
+    bytes_max: usize,
+) -> Result<Vec<BlockRow>, ReadError> {
+    let mut rows = segment.index().blocks(row, ROWS_AT_ONCE.min(1 + bytes_max as u64 / 4096))?;
+    let mut bytes = 0;
+    let fit = rows.iter().position(|row| {
+        let before = bytes;
+        bytes += row.bytes as usize;
+        row.topic != topic || row.first_seq > to || (before > 0 && bytes > bytes_max)
+    });
+    rows.truncate(fit.unwrap_or(rows.len()));
+    Ok(rows)
+}
+
+/// Drops the batches of a block that lie wholly before `seq`.
+fn skip_before(
+    segment: &Segment,
+    row: &BlockRow,
+    mut block: Bytes,
+    seq: Seq,
+) -> Result<Bytes, ReadError> {
+    while !block.is_empty() {
+        let (header, len) = EntryHeader::read(&block)
+            .map_err(|why| segment.damaged(row.offset, &why.to_string()))?;
+        if header.last_seq() >= seq {
+            break;
+        }
+        drop(block.split_to(len.min(block.len())));
+    }
+    Ok(block)
+}
+
+/// The batches of one block.
+pub(crate) fn batches(
+    segment: &Segment,
+    row: &BlockRow,
+) -> Result<impl Iterator<Item = Batch>, ReadError> {
+    let mut block = segment.read_blocks(std::slice::from_ref(row))?.pop().unwrap_or_default();
+    Ok(std::iter::from_fn(move || {
+        // A block whose checksum fits holds what was written: batches.
+        Batch::new(Entry::take_trusted(&mut block).ok()?)
+    }))
+}
+
+/// The first seq of `topic` in segments, at or after `from`, for which `here` holds. `here`
+/// gets what a row or a batch ends with, and must stay true once it is.
+pub(crate) fn find_batch(
+    segments: &[Arc<Segment>],
+    topic: TopicId,
+    from: Seq,
+    mut here: impl FnMut(&Run) -> bool,
+) -> Result<Option<Seq>, ReadError> {
+    for segment in segments {
+        let mut at = segment.index().find(topic, from)?;
+        'rows: loop {
+            let rows = segment.index().blocks(at, ROWS_AT_ONCE)?;
+            at += rows.len() as u64;
+            if rows.is_empty() {
+                break;
+            }
+            for row in rows {
+                if row.topic != topic {
+                    break 'rows;
+                }
+                if !here(&Run::Block { time: row.last_time, bytes: u64::from(row.bytes) }) {
+                    continue;
+                }
+                for batch in batches(segment, &row)? {
+                    let bytes = batch.bytes().len() as u64;
+                    if here(&Run::Batch { time: batch.time(), bytes }) {
+                        return Ok(Some(batch.first()));
+                    }
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What [`find_batch`] asks about: first whole blocks, then the batches of one block.
+pub(crate) enum Run {
+    /// A block whose last batch has this time.
+    Block { time: Timestamp, bytes: u64 },
+    /// A batch.
+    Batch { time: Timestamp, bytes: u64 },
+}
+
+/// The newest message of a key in segments: its seq, and whether it removes the key.
+pub(crate) fn latest_of_key(
+    segments: &[Arc<Segment>],
+    topic: TopicId,
+    hash: u128,
+) -> Result<Option<(Seq, bool)>, ReadError> {
+    for segment in segments.iter().rev() {
+        let at = segment.index().find_key(topic, hash)?;
+        let row = segment.index().keys(at, 1)?;
+        if let Some(row) = row.first().filter(|row| (row.topic, row.hash) == (topic, hash)) {
+            return Ok(Some((row.seq, row.tombstone)));
+        }
+    }
+    Ok(None)
+}
+
+/// How many bytes of `topic` at or after `from` are in segments.
+pub(crate) fn bytes_of(
+    segments: &[Arc<Segment>],
+    topic: TopicId,
+    from: Seq,
+) -> Result<u64, ReadError> {
+    let mut bytes = 0;
+    let none = find_batch(segments, topic, from, |run| {
+        if let Run::Block { bytes: more, .. } = run {
+            bytes += more;
+        }
+        false
+    })?;
+    debug_assert!(none.is_none());
+    Ok(bytes)
+}
+
+/// Reads the batches of many topics in the order of their positions, segment by segment.
+///
+/// It keeps its place between steps: the blocks it will need, by position, and those it is
+/// in the middle of. It holds at most the wanted blocks of one segment.
+pub struct PatternReader {
+    next: Position,
+    segment: Option<Arc<Segment>>,
+    /// Wanted blocks of the segment, the last one first.
+    rows: Vec<BlockRow>,
+    open: BinaryHeap<Reverse<Head>>,
+}
+
+/// The next batch of a block that is being read; ordered by position.
+struct Head {
+    position: Position,
+    entry: Bytes,
+    rest: Bytes,
+}
+
+impl PartialEq for Head {
+    fn eq(&self, other: &Self) -> bool {
+        self.position == other.position
+    }
+}
+
+impl Eq for Head {}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.position.cmp(&other.position)
+    }
+}
+
+impl PatternReader {
+    /// A reader that begins at `next`.
+    pub fn new(next: Position) -> Self {
+        Self { next, segment: None, rows: Vec::new(), open: BinaryHeap::new() }
+    }
+
+    /// The first position not read yet.
+    pub fn next(&self) -> Position {
+        self.next
+    }
+
+    /// Reads up to `bytes_max` of the topics that `wanted` names, but not beyond the
+    /// segments there are. When it returns, all through `next() - 1` was handed out.
+    pub(crate) fn step(
+        &mut self,
+        segments: &[Arc<Segment>],
+        wanted: &dyn Fn(TopicId) -> bool,
+        bytes_max: usize,
+    ) -> Result<Vec<Bytes>, ReadError> {
+        let mut out = Vec::new();
+        let mut bytes = 0;
+        while bytes < bytes_max {
+            if self.segment.is_none() && !self.enter(segments, wanted)? {
+                break;
+            }
+            match self.pop()? {
+                Some(entry) => {
+                    bytes += entry.len();
+                    out.push(entry);
+                }
+                None => {
+                    let done = self.segment.take();
+                    let last = done.map_or(self.next, |segment| segment.meta().last.next());
+                    self.next = self.next.max(last);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Goes to the segment that holds `next`, or the first one after it.
+    fn enter(
+        &mut self,
+        segments: &[Arc<Segment>],
+        wanted: &dyn Fn(TopicId) -> bool,
+    ) -> Result<bool, ReadError> {
+        let at = segments.partition_point(|segment| segment.meta().last < self.next);
+        let Some(segment) = segments.get(at) else { return Ok(false) };
+        let (mut from, mut asked) = (0, (TopicId(0), false));
+        loop {
+            let rows = segment.index().blocks(from, 1024)?;
+            if rows.is_empty() {
+                break;
+            }
+            from += rows.len() as u64;
+            for row in rows {
+                if asked.0 != row.topic {
+                    asked = (row.topic, wanted(row.topic));
+                }
+                if asked.1 && row.last_position >= self.next {
+                    self.rows.push(row);
+                }
+            }
+        }
+        self.rows.sort_by_key(|row| Reverse(row.first_position));
+        self.segment = Some(Arc::clone(segment));
+        Ok(true)
+    }
+
+    /// The batch with the lowest position among the wanted blocks.
+    fn pop(&mut self) -> Result<Option<Bytes>, ReadError> {
+        let Some(segment) = self.segment.clone() else { return Ok(None) };
+        loop {
+            let head = self.open.peek().map(|head| head.0.position);
+            let row = self.rows.last().filter(|row| head.is_none_or(|at| row.first_position < at));
+            let Some(row) = row.copied() else { break };
+            self.rows.pop();
+            let block = segment.read_blocks(&[row])?.pop().unwrap_or_default();
+            self.open_next(block);
+        }
+        let Some(Reverse(head)) = self.open.pop() else { return Ok(None) };
+        self.open_next(head.rest);
+        let last = EntryHeader::read(&head.entry).map(|(header, _)| header.last_position());
+        self.next = self.next.max(last.unwrap_or(head.position).next());
+        Ok(Some(head.entry))
+    }
+
+    /// Puts the next batch of a block, from `next` on, onto the heap.
+    fn open_next(&mut self, mut rest: Bytes) {
+        // A block whose checksum fits holds what was written: entries.
+        while let Ok(entry) = Entry::take_trusted(&mut rest) {
+            if entry.header.last_position() >= self.next {
+                let position = entry.header.position;
+                self.open.push(Reverse(Head { position, entry: entry.bytes, rest }));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The log: the newest part of a journal, as numbered frames.
+//!
+//! A log appends a frame at exactly the place it is told, or says why not; it hands
+//! back what it holds when it is taken over; and it forgets what is no longer needed.
+//! One append is in flight at a time, made by a thread of its own, so everything here
+//! blocks; an engine behind a network brings its own runtime.
+//!
+//! # The contract
+//!
+//! [`crate::contract::check_log`] proves it for an implementation.
+//!
+//! - **One run.** Frames are numbered 1, 2, 3 … without a hole. A log holds the run
+//!   from `first` up to, not including, `next`.
+//! - **One writer.** While a writer lives, a second [`Log::take_over`] either is refused
+//!   ([`LogError::Locked`]), or succeeds and fences the first, whose every later call
+//!   answers [`AppendError::Fenced`] and changes nothing.
+//! - **Terms.** Each take over has a term higher than all before that left a trace.
+//! - **What is replayed stays.** All that a take over hands out survives power loss
+//!   from then on: nobody acts on a frame that a crash could still take back.
+//! - **Exact place.** `append(at)` appends only if `at` is `next`; otherwise
+//!   [`AppendError::WrongPlace`], and nothing is changed.
+//! - **Written, flushed.** After `append` the frame survives `kill -9`; after `flush`
+//!   all frames appended before survive power loss. After a crash the log holds every
+//!   flushed frame that was not trimmed, then a prefix, perhaps empty, of the frames
+//!   appended after: never a frame without all those before it.
+//! - **Dead stays dead.** A frame that a take over did not hand out (a torn end) is
+//!   never handed out by a later one.
+//! - **Damage is told.** If a frame is missing that was flushed and later ones prove
+//!   it, take over answers [`LogError::Damaged`] and changes nothing.
+//!
+//! Not here: what is in a frame. To a log it is bytes.
+
+use std::{fmt, io, path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+
+/// The number of a frame in its log: 1, 2, 3 …; 0 is no frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// No frame; what comes before the first.
+    pub const NONE: Self = Self(0);
+    /// The first frame of a new log.
+    pub const FIRST: Self = Self(1);
+
+    /// The number of the frame after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.checked_add(1).expect("2^64 frames are never written"))
+    }
+
+    /// The number of the frame before this one; [`Lsn::NONE`] stays.
+    #[must_use]
+    pub fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What the one who takes over knows from elsewhere (its manifest), since a log need not
+/// record its own trimming.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    /// The first frame still needed. All before it were flushed, and their content is
+    /// safe elsewhere; those at and after it must be in the log.
+    pub first_needed: Lsn,
+    /// The term the taker knows of; the new one is higher, even if the log shows no
+    /// trace of it.
+    pub term: u64,
+}
+
+impl Default for Floor {
+    /// The floor of a store that never trimmed anything.
+    fn default() -> Self {
+        Self {
+            first_needed: Lsn::FIRST,
+            term: 0,
+        }
+    }
+}
+
+/// Where the newest part of a journal is kept. See the module for the contract.
+pub trait Log: Send + Sync + fmt::Debug {
+    /// Becomes the one who may append, and learns where the log stands.
+    ///
+    /// Cuts a torn end (and tells it). On any error the log is unchanged and whoever
+    /// owned it still does.
+    fn take_over(&self, floor: Floor) -> Result<TakeOver, LogError>;
+}
+
+/// What taking over a log gives.
+#[derive(Debug)]
+pub struct TakeOver {
+    /// Appends; owning a log is holding this.
+    pub writer: Box<dyn LogWriter>,
+    /// Reads what was there at the time of taking over.
+    pub reader: Box<dyn LogReader>,
+    /// The first frame that can be replayed; equals `next` if there is none.
+    pub first: Lsn,
+    /// The number of the next frame to be appended.
+    pub next: Lsn,
+    /// The term of this writer.
+    pub term: u64,
+    /// What was cut off the end because it was not completely written, if anything.
+    pub torn: Option<Torn>,
+}
+
+/// An unfinished end that was cut: none of it had been reported as flushed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Torn {
+    /// The frame that was not complete; the next one appended gets its number.
+    pub at: Lsn,
+    /// How many bytes were dropped, as far as can be told.
+    pub bytes: u64,
+    /// Where it was, for people.
+    pub place: String,
+}
+
+/// Returned by a visitor that has seen enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop;
+
+/// Reads the frames that were in the log when it was taken over. Meant for opening: it
+/// does not see what the writer appends, and what the writer trims it may lose.
+pub trait LogReader: Send + fmt::Debug {
+    /// Visits each frame from `from` up to the last one seen at take over, in order.
+    ///
+    /// [`LogError::Trimmed`] before the first visit if `from` is below what is kept;
+    /// nothing is visited if it is past the end; [`LogError::Stopped`] if the visitor
+    /// stopped. May be called again.
+    fn replay(&mut self, from: Lsn, visit: &mut Visit<'_>) -> Result<(), LogError>;
+}
+
+/// What [`LogReader::replay`] calls with each frame.
+pub type Visit<'a> = dyn FnMut(Lsn, Bytes) -> Result<(), Stop> + 'a;
+
+/// Appends frames. After [`AppendError::Unknown`] every later call answers the same:
+/// drop it and take over again, and replay decides what was appended.
+pub trait LogWriter: Send + fmt::Debug {
+    /// The number of the next frame.
+    fn next(&self) -> Lsn;
+    /// The largest frame that can be appended, in bytes.
+    fn frame_bytes_max(&self) -> usize;
+    /// Appends a frame at exactly this place. When it returns, the frame survives
+    /// `kill -9`.
+    fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError>;
+    /// When it returns, all frames appended so far survive power loss.
+    fn flush(&mut self) -> Result<(), AppendError>;
+    /// Says that frames below are no longer needed, and gives their room back.
+    ///
+    /// The caller has recorded `below` as its [`Floor`], durably, before it calls: a log
+    /// may drop them at once. Flushes first if `below` is not flushed yet. Beyond the
+    /// end it is [`AppendError::WrongPlace`]; below what is kept, nothing happens.
+    fn trim(&mut self, below: Lsn) -> Result<(), AppendError>;
+    /// Something that makes room ahead of need, to be called from another thread while
+    /// this writer appends; `None` if this log has no such work.
+    fn preparer(&self) -> Option<Arc<dyn Prepare>>;
+}
+
+/// Makes room ahead of need, so that the writer does not wait for it.
+pub trait Prepare: Send + Sync + fmt::Debug {
+    /// Makes room if there is too little; says whether it did. Call it now and then, from
+    /// one thread; when nothing is to be done it costs next to nothing. An error leaves
+    /// the log as it was, and the writer will make its room itself.
+    ///
+    /// Does nothing once the writer is gone. While a call is running, dropping the
+    /// writer does not free the log; it ends soon after.
+    fn prepare(&self) -> io::Result<bool>;
+}
+
+/// Why nothing was appended, flushed or trimmed, or why nobody knows.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// Another took the log over. Nothing was changed, and nothing will be by this
+    /// writer.
+    #[error("another writer took this log over, its next frame is at least {next}; stop writing")]
+    Fenced {
+        /// The next frame as far as this writer knows; the new one may be further.
+        next: Lsn,
+    },
+    /// There is no room. Nothing was appended; the same or another frame may be tried
+    /// again at the same place.
+    #[error("no room left for the log; free some and try again")]
+    Full,
+    /// The frame can never be appended to this log. Nothing was changed.
+    #[error("a frame may have at most {max} bytes; split it")]
+    TooLarge {
+        /// The most bytes that a frame can have.
+        max: usize,
+    },
+    /// The fate of the frame, or of all that was not flushed, is unknown. The writer
+    /// answers this from now on; taking over again and replaying decides.
+    #[error("the log may or may not hold the last frames; open it again to find out")]
+    Unknown(#[source] io::Error),
+    /// The place is not the end of the log. Nothing was changed.
+    #[error("the next frame of this log is {next}; append there")]
+    WrongPlace {
+        /// Where the log ends.
+        next: Lsn,
+    },
+    /// The log may not be written. Nothing was changed.
+    #[error("the log may not be written; check the permissions of its folder and the mount")]
+    ReadOnly,
+}
+
+/// Why a log could not be taken over or read. The log is unchanged in every case.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// Another process has it.
+    #[error("the log is in use by another process, which holds {}; stop that one first", path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// A frame that had been flushed is missing or broken.
+    #[error("the log is damaged at frame {lsn} ({place}): {why}; restore it, or have the doctor cut it there")]
+    Damaged {
+        /// Where, for people.
+        place: String,
+        /// The frame that is gone.
+        lsn: Lsn,
+        /// How it is known.
+        why: String,
+    },
+    /// It was written by a version that this one does not know.
+    #[error("{place} has format version {found}, this program knows {known}; use the program that wrote it")]
+    Version {
+        /// Where, for people.
+        place: String,
+        /// The version found.
+        found: u16,
+        /// The version known.
+        known: u16,
+    },
+    /// It holds frames of another store.
+    #[error("{place} belongs to the store {found:016x}, not to {known:016x}; put each store's files into a folder of its own")]
+    OtherStore {
+        /// Where, for people.
+        place: String,
+        /// The epoch found.
+        found: u64,
+        /// The epoch of this store.
+        known: u64,
+    },
+    /// The wanted frame is no longer kept.
+    #[error("the log begins at frame {first}; read from there")]
+    Trimmed {
+        /// The first frame that is kept.
+        first: Lsn,
+    },
+    /// The log may not be written, so it cannot be taken over.
+    #[error("{} may not be written; check its permissions and the mount", path.display())]
+    ReadOnly {
+        /// What may not be written.
+        path: PathBuf,
+    },
+    /// The system failed.
+    #[error("cannot {doing} {place}")]
+    Io {
+        /// What was tried: "read", "write", …
+        doing: &'static str,
+        /// Where, for people.
+        place: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The visitor asked to stop.
+    #[error("replay was stopped by its visitor")]
+    Stopped,
+}

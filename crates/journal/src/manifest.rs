@@ -1,0 +1,290 @@
+//! The manifest: which blobs make up the store, and from where the log must be replayed.
+//!
+//! Manifests are numbered and never changed: a new state of the store is a new manifest,
+//! made durable before anything it no longer names is deleted. The newest one counts. Two
+//! are kept, so that a doctor has something to fall back on.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut};
+use gapless_core::Position;
+
+use crate::blobs::{Blobs, Created};
+use crate::error::OpenError;
+use crate::log::Lsn;
+use crate::segment::SegmentMeta;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"gaplman\n");
+/// The version of the manifest format.
+pub const MANIFEST_VERSION: u16 = 1;
+const PREFIX: &str = "manifest-";
+/// How many jumps are remembered: each is one unclean end, and old cursors are rare.
+const JUMPS_MAX: usize = 64;
+
+/// Positions that were skipped at an opening after an unclean end: what was visible but not
+/// flushed may have had them, so they are never given again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jump {
+    /// The last position that survived.
+    pub last: Position,
+    /// The first position after the jump.
+    pub next: Position,
+}
+
+/// A state of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its number; one more than the one before.
+    pub number: u64,
+    /// The store's own id.
+    pub epoch: u64,
+    /// The term of the owner who wrote it.
+    pub term: u64,
+    /// The next number for the name of a segment or checkpoint.
+    pub next_name: u64,
+    /// Everything through this position is in segments.
+    pub sealed: Position,
+    /// The first frame that is not wholly in segments and checkpoint.
+    pub replay_from: Lsn,
+    /// The last frame that was flushed when this was written: the log must reach it.
+    pub log_end: Lsn,
+    /// The last position that was given when this was written.
+    pub last_position: Position,
+    /// Set by a clean close: nothing was appended after `log_end`.
+    pub clean: bool,
+    /// The checkpoint, if there is one.
+    pub checkpoint: Option<Arc<str>>,
+    /// The segments, in the order of their positions.
+    pub segments: Vec<SegmentMeta>,
+    /// Positions that were skipped.
+    pub jumps: Vec<Jump>,
+}
+
+impl Manifest {
+    /// The manifest of a store that has just been made.
+    pub(crate) fn fresh(epoch: u64) -> Self {
+        Self {
+            number: 1,
+            epoch,
+            term: 0,
+            next_name: 1,
+            sealed: Position(0),
+            replay_from: Lsn::FIRST,
+            log_end: Lsn::NONE,
+            last_position: Position(0),
+            clean: true,
+            checkpoint: None,
+            segments: Vec::new(),
+            jumps: Vec::new(),
+        }
+    }
+
+    /// The newest manifest of the store; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the newest one is damaged or of a newer version: an older one would forget
+    /// what was acknowledged since.
+    pub fn newest(blobs: &dyn Blobs) -> Result<Option<Self>, OpenError> {
+        let names = blobs.list(PREFIX)?;
+        let Some(name) = names.last() else { return Ok(None) };
+        Self::load(blobs, name).map(Some)
+    }
+
+    /// The names of all manifests, oldest first.
+    ///
+    /// # Errors
+    /// When the blobs cannot be listed.
+    pub fn names(blobs: &dyn Blobs) -> Result<Vec<String>, OpenError> {
+        Ok(blobs.list(PREFIX)?)
+    }
+
+    /// Reads the manifest of this name.
+    ///
+    /// # Errors
+    /// When it is damaged or of a newer version.
+    pub fn load(blobs: &dyn Blobs, name: &str) -> Result<Self, OpenError> {
+        let bytes = blobs.read(name)?;
+        Self::decode(&bytes).map_err(|fault| match fault {
+            Fault::Damaged(why) => {
+                OpenError::Damaged { name: name.to_owned(), why: why.to_owned() }
+            }
+            Fault::Version(found) => {
+                OpenError::Version { name: name.to_owned(), found, known: MANIFEST_VERSION }
+            }
+        })
+    }
+
+    /// The name of its blob.
+    pub fn name(&self) -> String {
+        format!("{PREFIX}{:020}", self.number)
+    }
+
+    /// Makes it durable, as the newest one, and deletes all but the one before it.
+    ///
+    /// # Errors
+    /// When it cannot be written, or when somebody else wrote one of this number.
+    pub(crate) fn store(&self, blobs: &dyn Blobs) -> Result<(), OpenError> {
+        let name = self.name();
+        if blobs.put(&name, &self.encode())? == Created::AlreadyThere {
+            let why = "another process wrote it".to_owned();
+            return Err(OpenError::Damaged { name, why });
+        }
+        for old in blobs.list(PREFIX)? {
+            if old < format!("{PREFIX}{:020}", self.number.saturating_sub(1)) {
+                blobs.delete(&old)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn note_jump(&mut self, jump: Jump) {
+        self.jumps.push(jump);
+        let old = self.jumps.len().saturating_sub(JUMPS_MAX);
+        self.jumps.drain(..old);
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u64_le(MAGIC);
+        out.put_u16_le(MANIFEST_VERSION);
+        out.put_u16_le(u16::from(self.clean));
+        out.put_u32_le(0);
+        for number in [
+            self.number,
+            self.epoch,
+            self.term,
+            self.next_name,
+            self.sealed.0,
+            self.replay_from.0,
+            self.log_end.0,
+            self.last_position.0,
+        ] {
+            out.put_u64_le(number);
+        }
+        put_text(&mut out, self.checkpoint.as_deref().unwrap_or_default());
+        out.put_u32_le(self.segments.len() as u32);
+        for segment in &self.segments {
+            put_text(&mut out, &segment.name);
+            out.put_u64_le(segment.first.0);
+            out.put_u64_le(segment.last.0);
+            out.put_u64_le(segment.bytes);
+        }
+        out.put_u32_le(self.jumps.len() as u32);
+        for jump in &self.jumps {
+            out.put_u64_le(jump.last.0);
+            out.put_u64_le(jump.next.0);
+        }
+        let crc = crc32c::crc32c(&out);
+        out.put_u32_le(crc);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let Some((body, mut crc)) = bytes.split_last_chunk::<4>().map(|(b, c)| (b, &c[..])) else {
+            return Err(Fault::Damaged("it is cut short"));
+        };
+        if crc.get_u32_le() != crc32c::crc32c(body) {
+            return Err(Fault::Damaged("its checksum does not fit"));
+        }
+        let mut rest = body;
+        let (magic, version) = (number(&mut rest)?, rest.try_get_u16_le().map_err(short)?);
+        if magic != MAGIC {
+            return Err(Fault::Damaged("it is no manifest"));
+        }
+        if version != MANIFEST_VERSION {
+            return Err(Fault::Version(version));
+        }
+        let clean = rest.try_get_u16_le().map_err(short)? == 1;
+        rest.try_get_u32_le().map_err(short)?;
+        let mut manifest = Self { clean, ..Self::fresh(0) };
+        manifest.number = number(&mut rest)?;
+        manifest.epoch = number(&mut rest)?;
+        manifest.term = number(&mut rest)?;
+        manifest.next_name = number(&mut rest)?;
+        manifest.sealed = Position(number(&mut rest)?);
+        manifest.replay_from = Lsn(number(&mut rest)?);
+        manifest.log_end = Lsn(number(&mut rest)?);
+        manifest.last_position = Position(number(&mut rest)?);
+        manifest.checkpoint = Some(text(&mut rest)?).filter(|name| !name.is_empty());
+        for _ in 0..rest.try_get_u32_le().map_err(short)? {
+            manifest.segments.push(SegmentMeta {
+                name: text(&mut rest)?,
+                first: Position(number(&mut rest)?),
+                last: Position(number(&mut rest)?),
+                bytes: number(&mut rest)?,
+            });
+        }
+        for _ in 0..rest.try_get_u32_le().map_err(short)? {
+            let (last, next) = (Position(number(&mut rest)?), Position(number(&mut rest)?));
+            manifest.jumps.push(Jump { last, next });
+        }
+        Ok(manifest)
+    }
+}
+
+enum Fault {
+    Damaged(&'static str),
+    Version(u16),
+}
+
+fn short(_: bytes::TryGetError) -> Fault {
+    Fault::Damaged("it is cut short")
+}
+
+fn number(rest: &mut &[u8]) -> Result<u64, Fault> {
+    rest.try_get_u64_le().map_err(short)
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.put_u16_le(text.len() as u16);
+    out.put_slice(text.as_bytes());
+}
+
+fn text(rest: &mut &[u8]) -> Result<Arc<str>, Fault> {
+    let len = rest.try_get_u16_le().map_err(short)? as usize;
+    let Some((taken, after)) = rest.split_at_checked(len) else {
+        return Err(Fault::Damaged("it is cut short"));
+    };
+    *rest = after;
+    let text = std::str::from_utf8(taken).map_err(|_| Fault::Damaged("a name is no text"))?;
+    Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Manifest {
+        Manifest {
+            number: 7,
+            epoch: 0xfeed,
+            checkpoint: Some("checkpoint-3".into()),
+            segments: vec![SegmentMeta {
+                name: "segment-1".into(),
+                first: Position(1),
+                last: Position(9),
+                bytes: 512,
+            }],
+            jumps: vec![Jump { last: Position(3), next: Position(9) }],
+            clean: false,
+            ..Manifest::fresh(1)
+        }
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded() {
+        let decoded = Manifest::decode(&sample().encode()).ok();
+        assert_eq!(decoded, Some(sample()));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let bytes = sample().encode();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            assert!(Manifest::decode(&damaged).is_err(), "byte {at}");
+            assert!(Manifest::decode(&bytes[..at]).is_err(), "cut at {at}");
+        }
+    }
+}

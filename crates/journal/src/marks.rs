@@ -1,0 +1,212 @@
+//! How far the journal has come, and who waits for it.
+//!
+//! Marks only rise. A waiter names a frame and a durability; it is woken once when the mark
+//! has reached it, or when the journal has failed. One thread at a time leads: it writes and
+//! flushes for everybody. A blocked publisher leads itself when nobody else does, which
+//! saves it two wake-ups; the flusher's thread leads for all who do not block.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use gapless_core::Durability;
+
+use crate::error::Failure;
+use crate::log::Lsn;
+
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    written: AtomicU64,
+    flushed: AtomicU64,
+    waiting: Mutex<Waiting>,
+    /// Blocked publishers wait here for their mark, or for their turn to lead.
+    turns: Condvar,
+    /// The flusher's thread waits here for work.
+    kicks: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    leading: bool,
+    kicked: bool,
+    failure: Option<Failure>,
+    wakers: Vec<(Lsn, Durability, Waker)>,
+    /// Those who wait for room to append.
+    room: Vec<Waker>,
+}
+
+/// Locks a mutex whose data is whole even if a holder panicked: no code between lock and
+/// unlock in this crate leaves it half changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Marks {
+    /// Begins where the log stands at opening: all of that is flushed.
+    pub(crate) fn start(&self, through: Lsn) {
+        self.written.store(through.0, Ordering::Release);
+        self.flushed.store(through.0, Ordering::Release);
+    }
+
+    pub(crate) fn written(&self) -> Lsn {
+        Lsn(self.written.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn flushed(&self) -> Lsn {
+        Lsn(self.flushed.load(Ordering::Acquire))
+    }
+
+    /// What the frame `lsn` has reached.
+    pub(crate) fn reached(&self, lsn: Lsn) -> Durability {
+        if self.flushed() >= lsn {
+            Durability::Flushed
+        } else if self.written() >= lsn {
+            Durability::Written
+        } else {
+            Durability::Memory
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        lock(&self.waiting).failure.clone()
+    }
+
+    /// Raises the marks and wakes everybody whose wait is over.
+    pub(crate) fn raise(&self, written: Lsn, flushed: Lsn) {
+        self.written.fetch_max(written.0, Ordering::AcqRel);
+        self.flushed.fetch_max(flushed.0, Ordering::AcqRel);
+        let mut waiting = lock(&self.waiting);
+        let mut woken = Vec::new();
+        waiting.wakers.retain_mut(|(lsn, wanted, waker)| {
+            let over = self.reached(*lsn) >= *wanted;
+            if over {
+                woken.push(waker.clone());
+            }
+            !over
+        });
+        drop(waiting);
+        self.turns.notify_all();
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ends the journal: everybody is woken and learns why. The first failure stays.
+    pub(crate) fn fail(&self, failure: Failure) {
+        let mut waiting = lock(&self.waiting);
+        waiting.failure.get_or_insert(failure);
+        let wakers: Vec<Waker> = waiting.wakers.drain(..).map(|(_, _, waker)| waker).collect();
+        let room = std::mem::take(&mut waiting.room);
+        drop(waiting);
+        self.turns.notify_all();
+        self.kicks.notify_all();
+        wakers.into_iter().chain(room).for_each(Waker::wake);
+    }
+
+    /// Asks whether the wait is over, and leaves `waker` if not.
+    pub(crate) fn poll(
+        &self,
+        lsn: Lsn,
+        wanted: Durability,
+        waker: &Waker,
+    ) -> Option<Result<Durability, Failure>> {
+        let reached = self.reached(lsn);
+        if reached >= wanted {
+            return Some(Ok(reached));
+        }
+        let mut waiting = lock(&self.waiting);
+        let reached = self.reached(lsn);
+        if reached >= wanted {
+            return Some(Ok(reached));
+        }
+        if let Some(failure) = &waiting.failure {
+            return Some(Err(failure.clone()));
+        }
+        waiting.wakers.push((lsn, wanted, waker.clone()));
+        if !waiting.kicked {
+            waiting.kicked = true;
+            self.kicks.notify_one();
+        }
+        None
+    }
+
+    /// Blocks until the wait is over; leads when nobody does.
+    pub(crate) fn wait(
+        &self,
+        lsn: Lsn,
+        wanted: Durability,
+        turn: impl Fn(),
+    ) -> Result<Durability, Failure> {
+        let mut waiting = lock(&self.waiting);
+        loop {
+            let reached = self.reached(lsn);
+            if reached >= wanted {
+                return Ok(reached);
+            }
+            if let Some(failure) = &waiting.failure {
+                return Err(failure.clone());
+            }
+            waiting = if waiting.leading {
+                self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.lead(waiting, &turn)
+            };
+        }
+    }
+
+    /// Takes one turn as the leader, if nobody leads, else waits until that one is done.
+    pub(crate) fn take_turn(&self, turn: impl Fn()) {
+        let mut waiting = lock(&self.waiting);
+        while waiting.leading {
+            waiting = self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(self.lead(waiting, &turn));
+    }
+
+    /// The life of the flusher's thread: a turn whenever somebody asked for one.
+    pub(crate) fn serve(&self, turn: impl Fn()) {
+        let mut waiting = lock(&self.waiting);
+        while waiting.failure.is_none() {
+            waiting = if waiting.kicked && !waiting.leading {
+                waiting.kicked = false;
+                self.lead(waiting, &turn)
+            } else {
+                self.kicks.wait(waiting).unwrap_or_else(PoisonError::into_inner)
+            };
+        }
+    }
+
+    fn lead<'a>(
+        &'a self,
+        mut waiting: MutexGuard<'a, Waiting>,
+        turn: &impl Fn(),
+    ) -> MutexGuard<'a, Waiting> {
+        waiting.leading = true;
+        drop(waiting);
+        turn();
+        let mut waiting = lock(&self.waiting);
+        waiting.leading = false;
+        self.turns.notify_all();
+        if waiting.kicked {
+            self.kicks.notify_one();
+        }
+        waiting
+    }
+
+    /// Asks the flusher's thread for a turn without waiting for it.
+    pub(crate) fn kick(&self) {
+        let mut waiting = lock(&self.waiting);
+        if !waiting.kicked {
+            waiting.kicked = true;
+            self.kicks.notify_one();
+        }
+    }
+
+    /// Leaves a waker to be called when there may be room to append.
+    pub(crate) fn wait_for_room(&self, waker: &Waker) {
+        lock(&self.waiting).room.push(waker.clone());
+    }
+
+    pub(crate) fn room_made(&self) {
+        let room = std::mem::take(&mut lock(&self.waiting).room);
+        room.into_iter().for_each(Waker::wake);
+    }
+}

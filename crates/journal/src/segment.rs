@@ -1,0 +1,324 @@
+//! A segment: part of the journal, sorted by topic and seq, never changed once made.
+//!
+//! It is two blobs: the data, blocks of batches exactly as they were in the log, each block
+//! at a multiple of 64 bytes; and the [`Index`]. The data alone says everything: every seq
+//! that was ever in it is accounted for by some batch, even when its message is gone.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use gapless_core::{Batch, Entry, EntryError, Position};
+
+use crate::blobs::{Blob, BlobError, BlobWriter, Blobs};
+use crate::error::ReadError;
+use crate::index::{BlockRow, Index, IndexBuilder, IndexFault};
+
+const MAGIC: &[u8; 8] = b"gaplseg\n";
+/// The version of the segment format.
+pub const SEGMENT_VERSION: u16 = 1;
+const HEADER_BYTES: u64 = 64;
+/// Where a block may start, in the file and in memory: copies between places that are equal
+/// modulo 64 are fast.
+const BLOCK_ALIGN: u64 = 64;
+/// Bytes read at once when data is scanned from end to end.
+const SCAN_BYTES: usize = 1024 * 1024;
+/// The most bytes of a block in an index made anew.
+const REBUILT_BLOCK_BYTES: usize = 128 * 1024;
+
+/// What a manifest knows of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentMeta {
+    /// The name of the blobs, without their endings.
+    pub name: Arc<str>,
+    /// The first position in it.
+    pub first: Position,
+    /// The last position it accounts for: everything up to here, from the segment before
+    /// on, is in it or gone.
+    pub last: Position,
+    /// The length of its data.
+    pub bytes: u64,
+}
+
+impl SegmentMeta {
+    /// The blob with the batches.
+    pub fn data_name(&self) -> String {
+        format!("{}.data", self.name)
+    }
+
+    /// The blob with the tables.
+    pub fn index_name(&self) -> String {
+        format!("{}.index", self.name)
+    }
+}
+
+/// A segment that can be read.
+#[derive(Debug)]
+pub struct Segment {
+    meta: SegmentMeta,
+    data_name: Arc<str>,
+    data: Arc<dyn Blob>,
+    index: Index,
+}
+
+/// Writes a segment; batches must come sorted by topic and seq.
+pub(crate) struct SegmentWriter<'a> {
+    blobs: &'a dyn Blobs,
+    name: String,
+    data: Box<dyn BlobWriter>,
+    index: IndexBuilder,
+    offset: u64,
+}
+
+impl<'a> SegmentWriter<'a> {
+    pub(crate) fn create(
+        blobs: &'a dyn Blobs,
+        name: String,
+        epoch: u64,
+        block_bytes: usize,
+    ) -> Result<Self, BlobError> {
+        let mut data = blobs.create(&format!("{name}.data"))?;
+        data.write(&header(epoch))?;
+        let index = IndexBuilder::new(epoch, block_bytes);
+        Ok(Self { blobs, name, data, index, offset: HEADER_BYTES })
+    }
+
+    pub(crate) fn push(&mut self, batch: &Batch) -> Result<(), BlobError> {
+        if self.index.begins_block(batch) {
+            let pad = self.offset.next_multiple_of(BLOCK_ALIGN) - self.offset;
+            self.data.write(&[0; BLOCK_ALIGN as usize][..pad as usize])?;
+            self.offset += pad;
+        }
+        self.index.push(batch, self.offset);
+        self.data.write(batch.bytes())?;
+        self.offset += batch.bytes().len() as u64;
+        Ok(())
+    }
+
+    /// Bytes written so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.offset
+    }
+
+    /// Ends it: durable, data first, then the index. `last` is the last position it
+    /// accounts for, even if nothing is left of that.
+    pub(crate) fn finish(self, last: Position) -> Result<Segment, BlobError> {
+        self.data.finish()?;
+        let (first, _, index) = self.index.finish(self.offset);
+        let meta = SegmentMeta { name: self.name.into(), first, last, bytes: self.offset };
+        self.blobs.put(&meta.index_name(), &index)?;
+        Segment::open(self.blobs, meta, |_| {}).map_err(|error| match error {
+            ReadError::Blobs(error) => Arc::into_inner(error).unwrap_or(BlobError::Full),
+            other => BlobError::Io {
+                doing: "read back",
+                name: other.to_string(),
+                source: std::io::ErrorKind::InvalidData.into(),
+            },
+        })
+    }
+}
+
+fn header(epoch: u64) -> [u8; HEADER_BYTES as usize] {
+    let mut header = [0; HEADER_BYTES as usize];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..10].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
+    header[16..24].copy_from_slice(&epoch.to_le_bytes());
+    let crc = crc32c::crc32c(&header[..60]);
+    header[60..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+impl Segment {
+    /// Opens it. An index that is missing or damaged is made anew from the data, which is
+    /// read from end to end for that; `rebuilt` is told why.
+    pub(crate) fn open(
+        blobs: &dyn Blobs,
+        meta: SegmentMeta,
+        rebuilt: impl FnOnce(&str),
+    ) -> Result<Self, ReadError> {
+        let data_name: Arc<str> = meta.data_name().into();
+        let data = blobs.open(&data_name)?;
+        if data.len() != meta.bytes {
+            return Err(ReadError::Damaged {
+                name: data_name,
+                offset: data.len(),
+                why: format!("it has {} bytes instead of {}", data.len(), meta.bytes),
+            });
+        }
+        let epoch = read_header(&*data, &data_name)?;
+        let index_name = meta.index_name();
+        let index = match Index::open(blobs, &index_name, meta.bytes) {
+            Ok(index) => index,
+            Err(IndexFault::Read(error)) => return Err(error.into()),
+            Err(IndexFault::Unusable(why)) => {
+                rebuilt(&why);
+                rebuild_index(blobs, &meta, &*data, epoch)?
+            }
+        };
+        Ok(Self { meta, data_name, data, index })
+    }
+
+    /// What a manifest knows of it.
+    pub fn meta(&self) -> &SegmentMeta {
+        &self.meta
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Reads neighbouring blocks in one go and checks each. The rows must be neighbours.
+    pub(crate) fn read_blocks(&self, rows: &[BlockRow]) -> Result<Vec<Bytes>, ReadError> {
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+            return Ok(Vec::new());
+        };
+        let end = last.offset + u64::from(last.bytes);
+        let bytes = aligned_read(&*self.data, first.offset, (end - first.offset) as usize)?;
+        let block = |row: &BlockRow| {
+            let from = (row.offset - first.offset) as usize;
+            let block = bytes.slice(from..from + row.bytes as usize);
+            if crc32c::crc32c(&block) == row.crc {
+                Ok(block)
+            } else {
+                Err(self.damaged(row.offset, "the checksum of a block does not fit"))
+            }
+        };
+        rows.iter().map(block).collect()
+    }
+
+    pub(crate) fn damaged(&self, offset: u64, why: &str) -> ReadError {
+        let name = Arc::clone(&self.data_name);
+        ReadError::Damaged { name, offset, why: why.to_owned() }
+    }
+
+    /// Reads the whole data and index and checks every byte; tells how many batches.
+    ///
+    /// # Errors
+    /// Names the first damage.
+    pub fn verify(&self) -> Result<u64, ReadError> {
+        let mut from = 0;
+        while from < self.index.block_count() {
+            let rows = self.index.blocks(from, 256)?;
+            from += rows.len() as u64;
+            for row in rows {
+                self.read_blocks(&[row])?;
+            }
+        }
+        let mut from = 0;
+        while from < self.index.key_count() {
+            from += self.index.keys(from, 1024)?.len() as u64;
+        }
+        let mut batches = 0;
+        scan(&*self.data, &self.data_name, |_, _| batches += 1)?;
+        Ok(batches)
+    }
+}
+
+/// Makes the index anew. Blocks are found by what separates them in the data: another
+/// topic, or padding.
+fn rebuild_index(
+    blobs: &dyn Blobs,
+    meta: &SegmentMeta,
+    data: &dyn Blob,
+    epoch: u64,
+) -> Result<Index, ReadError> {
+    let mut builder = IndexBuilder::new(epoch, REBUILT_BLOCK_BYTES);
+    scan(data, &meta.data_name(), |batch, offset| builder.push(batch, offset))?;
+    let (_, _, index) = builder.finish(meta.bytes);
+    let index_name = meta.index_name();
+    blobs.delete(&index_name)?;
+    blobs.put(&index_name, &index)?;
+    Index::open(blobs, &index_name, meta.bytes).map_err(|fault| match fault {
+        IndexFault::Read(error) => error.into(),
+        IndexFault::Unusable(why) => {
+            ReadError::Damaged { name: index_name.into(), offset: 0, why }
+        }
+    })
+}
+
+/// Checks the header of the data and tells the epoch in it.
+fn read_header(data: &dyn Blob, name: &Arc<str>) -> Result<u64, ReadError> {
+    let damaged = |why: String| ReadError::Damaged { name: Arc::clone(name), offset: 0, why };
+    if data.len() < HEADER_BYTES {
+        return Err(damaged("it has no header".to_owned()));
+    }
+    let mut found = [0; HEADER_BYTES as usize];
+    data.read_at(&mut found, 0)?;
+    let version = u16::from_le_bytes([found[8], found[9]]);
+    let epoch = u64::from_le_bytes(found[16..24].try_into().expect("eight bytes are eight"));
+    if found == header(epoch) {
+        Ok(epoch)
+    } else if found.starts_with(MAGIC) && version > SEGMENT_VERSION {
+        let known = SEGMENT_VERSION;
+        Err(damaged(format!("it has format version {version}, this program knows {known}")))
+    } else {
+        Err(damaged("its header is damaged".to_owned()))
+    }
+}
+
+/// Goes over all batches of the data, checking each, and tells where it lies.
+fn scan(
+    data: &dyn Blob,
+    name: &str,
+    mut visit: impl FnMut(&Batch, u64),
+) -> Result<(), ReadError> {
+    let mut bytes = BytesMut::new();
+    let mut offset = HEADER_BYTES;
+    let damaged = |offset: u64, why: EntryError| ReadError::Damaged {
+        name: name.into(),
+        offset,
+        why: why.to_string(),
+    };
+    loop {
+        let have = offset + bytes.len() as u64;
+        match next_batch(&bytes, offset) {
+            Ok(Scanned::Padding(pad)) => {
+                bytes = bytes.split_off(pad.min(bytes.len()));
+                offset += pad as u64;
+                continue;
+            }
+            Ok(Scanned::Batch(len)) => {
+                let mut entry = bytes.split_to(len).freeze();
+                let entry = Entry::take_trusted(&mut entry).map_err(|why| damaged(offset, why))?;
+                let batch = Batch::new(entry)
+                    .ok_or_else(|| damaged(offset, EntryError::Unknown { kind: 0, version: 0 }))?;
+                visit(&batch, offset);
+                offset += len as u64;
+                continue;
+            }
+            Err(EntryError::Short) if have < data.len() => {}
+            Err(EntryError::Short) if bytes.is_empty() => return Ok(()),
+            Err(why) => return Err(damaged(offset, why)),
+        }
+        let more = SCAN_BYTES.min((data.len() - have) as usize);
+        let from = bytes.len();
+        bytes.resize(from + more, 0);
+        data.read_at(&mut bytes[from..], have)?;
+    }
+}
+
+enum Scanned {
+    Padding(usize),
+    Batch(usize),
+}
+
+/// What stands at the start of `bytes`, which lie at `offset`. An entry is tried first: its
+/// length may begin with zero bytes too, but its checksum tells.
+fn next_batch(bytes: &[u8], offset: u64) -> Result<Scanned, EntryError> {
+    Entry::verify(bytes, crc32c::crc32c).map(Scanned::Batch).or_else(|why| {
+        let to_next = (offset.next_multiple_of(BLOCK_ALIGN) - offset) as usize;
+        let padding = to_next > 0
+            && why != EntryError::Short
+            && bytes[..to_next.min(bytes.len())].iter().all(|&byte| byte == 0);
+        if padding { Ok(Scanned::Padding(to_next)) } else { Err(why) }
+    })
+}
+
+/// Reads into memory that starts at a multiple of [`BLOCK_ALIGN`].
+fn aligned_read(blob: &dyn Blob, offset: u64, len: usize) -> Result<Bytes, ReadError> {
+    let mut bytes = BytesMut::with_capacity(len + BLOCK_ALIGN as usize);
+    let spare = bytes.spare_capacity_mut().as_ptr();
+    let pad = spare.align_offset(BLOCK_ALIGN as usize).min(BLOCK_ALIGN as usize);
+    bytes.resize(pad + len, 0);
+    blob.read_at(&mut bytes[pad..], offset)?;
+    Ok(bytes.freeze().slice(pad..))
+}

@@ -1,0 +1,453 @@
+//! House rules for Rust text: what may stand in which file.
+//!
+//! Each rule is one function from a file to findings. Exceptions are data: a path (or the
+//! beginning of one) with the reason it is there. Paths use forward slashes and begin at the
+//! workspace's root. Limits are ratchets: they may be lowered, never raised.
+
+use crate::finding::Finding;
+use crate::source::{Source, has_word, in_tests_folder, is_test_file, word_ends};
+
+/// No file under `crates/*/src` is longer. A ratchet: lower it when the longest file shrinks.
+const FILE_LINES_MAX: usize = 900;
+
+/// No line of Rust is wider, counted in characters.
+const LINE_COLUMNS_MAX: usize = 110;
+
+/// A file (or all files below a folder, if the path ends in `/`) that a rule leaves alone.
+pub(crate) struct Exception {
+    path: &'static str,
+    reason: &'static str,
+}
+
+/// Files that may sleep. Empty: waiting has a condition and a deadline, and tests move the
+/// clock.
+const MAY_SLEEP: &[Exception] = &[];
+
+/// Files that may read a clock.
+const MAY_READ_CLOCK: &[Exception] = &[
+    Exception {
+        path: "crates/broker/src/clock.rs",
+        reason: "the one place that reads time",
+    },
+    Exception {
+        path: "crates/gapless/src/cmd/bench",
+        reason: "measures",
+    },
+    Exception {
+        path: "bench/",
+        reason: "measures",
+    },
+];
+
+/// Files of the layers below the doors that may touch the file system.
+const MAY_TOUCH_FILES: &[Exception] = &[
+    Exception {
+        path: "crates/journal/src/fs.rs",
+        reason: "the one narrow place",
+    },
+    Exception {
+        path: "crates/journal/src/fs/",
+        reason: "the one narrow place",
+    },
+];
+
+/// Folders in which the file system is reached only through the narrow place.
+const FILES_ARE_FENCED: &[&str] = &[
+    "crates/core/src/",
+    "crates/journal/src/",
+    "crates/broker/src/",
+];
+
+/// Files that may be `unsafe`.
+const MAY_BE_UNSAFE: &[Exception] = &[Exception {
+    path: "crates/core/no_std_proof/",
+    reason: "a target without OS needs its own allocator",
+}];
+
+/// A Rust file and what the rules want to know about it.
+pub(crate) struct RustFile<'a> {
+    path: &'a str,
+    text: &'a str,
+    source: Source,
+}
+
+impl<'a> RustFile<'a> {
+    pub(crate) fn new(path: &'a str, text: &'a str) -> Self {
+        Self {
+            path,
+            text,
+            source: Source::parse(text),
+        }
+    }
+}
+
+/// Every rule over one Rust file.
+pub(crate) fn check(file: &RustFile<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(sleep(file, MAY_SLEEP));
+    findings.extend(clock(file));
+    findings.extend(files(file));
+    findings.extend(unsafety(file));
+    findings.extend(to_do(file.path, file.source.comment_lines()));
+    findings.extend(length(file));
+    findings.extend(columns(file));
+    findings.extend(header(file));
+    findings
+}
+
+fn sleep(file: &RustFile<'_>, may_sleep: &[Exception]) -> Vec<Finding> {
+    if excepted(file.path, may_sleep) {
+        return Vec::new();
+    }
+    let sleeps = |line: &str| {
+        has_word(line, "thread::sleep")
+            || has_word(line, "time::sleep")
+            || has_word(line, "time::sleep_until")
+            || imports(line, "thread::{", "sleep")
+            || imports(line, "time::{", "sleep")
+    };
+    let what =
+        "no sleeping: wait on a condition with a deadline, and in tests move the clock".to_owned();
+    each_code_line(file, "sleep", sleeps, &(what + &list(may_sleep)))
+}
+
+fn clock(file: &RustFile<'_>) -> Vec<Finding> {
+    // Tests outside the product may bound a wait on a real thread or process by a deadline.
+    if excepted(file.path, MAY_READ_CLOCK) || in_tests_folder(file.path) {
+        return Vec::new();
+    }
+    let reads = |line: &str| has_word(line, "SystemTime::now") || has_word(line, "Instant::now");
+    let what = format!(
+        "time is an argument; clocks are read only in{}",
+        list(MAY_READ_CLOCK)
+    );
+    each_code_line(file, "clock", reads, &what)
+}
+
+fn files(file: &RustFile<'_>) -> Vec<Finding> {
+    let fenced = FILES_ARE_FENCED
+        .iter()
+        .any(|folder| file.path.starts_with(folder));
+    if !fenced || is_test_file(file.path) || excepted(file.path, MAY_TOUCH_FILES) {
+        return Vec::new();
+    }
+    let touches = |line: &str| {
+        has_word(line, "std::fs")
+            || has_word(line, "tokio::fs")
+            || has_word(line, "File::")
+            || has_word(line, "OpenOptions")
+            || imports(line, "std::{", "fs")
+    };
+    let what = format!("files are reached only through{}", list(MAY_TOUCH_FILES));
+    let mut findings = each_code_line(file, "files", touches, &what);
+    findings.retain(|finding| !file.source.is_test(finding.line));
+    findings
+}
+
+fn unsafety(file: &RustFile<'_>) -> Vec<Finding> {
+    if excepted(file.path, MAY_BE_UNSAFE) {
+        return Vec::new();
+    }
+    let what = format!("allowed only in{}", list(MAY_BE_UNSAFE));
+    each_code_line(file, "unsafe", |line| has_word(line, "unsafe"), &what)
+}
+
+/// A note about work left to do names its issue: the word, then `(#12)`.
+pub(crate) fn to_do<'t>(path: &str, lines: impl Iterator<Item = (usize, &'t str)>) -> Vec<Finding> {
+    const WORD: &str = concat!("TO", "DO");
+    let mut findings = Vec::new();
+    for (number, line) in lines {
+        if word_ends(line, WORD).any(|end| !begins_with_issue(&line[end..])) {
+            let what = format!("a {WORD} names its issue: {WORD}(#12)");
+            findings.push(Finding::at(path, number, "to-do", what));
+        }
+    }
+    findings
+}
+
+fn begins_with_issue(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix("(#") else {
+        return false;
+    };
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    digits > 0 && rest[digits..].starts_with(')')
+}
+
+fn length(file: &RustFile<'_>) -> Option<Finding> {
+    let lines = file.text.lines().count();
+    let counted = file.path.starts_with("crates/") && file.path.contains("/src/");
+    (counted && lines > FILE_LINES_MAX).then(|| {
+        let what = format!("{lines} lines, at most {FILE_LINES_MAX}: look for the second story");
+        Finding::whole_file(file.path, "length", what)
+    })
+}
+
+fn columns(file: &RustFile<'_>) -> Vec<Finding> {
+    let wide = |line: &str| line.chars().count() > LINE_COLUMNS_MAX;
+    let lines = file.text.lines().enumerate().filter(|(_, line)| wide(line));
+    lines
+        .map(|(index, line)| {
+            let what = format!(
+                "{} columns, at most {LINE_COLUMNS_MAX}",
+                line.chars().count()
+            );
+            Finding::at(file.path, index + 1, "columns", what)
+        })
+        .collect()
+}
+
+fn header(file: &RustFile<'_>) -> Option<Finding> {
+    let under_src = file.path.starts_with("src/") || file.path.contains("/src/");
+    (under_src && !file.text.starts_with("//!")).then(|| {
+        let what = "begins with `//!`: what it is, the rule it keeps, what is not here";
+        Finding::at(file.path, 1, "header", what)
+    })
+}
+
+fn each_code_line(
+    file: &RustFile<'_>,
+    rule: &'static str,
+    is_broken: impl Fn(&str) -> bool,
+    what: &str,
+) -> Vec<Finding> {
+    let lines = file.source.code_lines().filter(|(_, line)| is_broken(line));
+    lines
+        .map(|(number, _)| Finding::at(file.path, number, rule, what))
+        .collect()
+}
+
+/// Whether a line imports `name` from a group such as `std::{`.
+fn imports(line: &str, group: &str, name: &str) -> bool {
+    word_ends(line, group).any(|end| has_word(&line[end..], name))
+}
+
+fn excepted(path: &str, exceptions: &[Exception]) -> bool {
+    exceptions
+        .iter()
+        .any(|exception| path.starts_with(exception.path))
+}
+
+/// The exceptions for a message, with their reasons.
+fn list(exceptions: &[Exception]) -> String {
+    exceptions
+        .iter()
+        .map(|exception| format!(" {} ({})", exception.path, exception.reason))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "//! A file.\n";
+
+    /// Names of the rules a file breaks, with the lines.
+    fn broken(path: &str, text: &str) -> Vec<(&'static str, usize)> {
+        let findings = check(&RustFile::new(path, text));
+        findings
+            .iter()
+            .map(|finding| (finding.rule, finding.line))
+            .collect()
+    }
+
+    fn broken_below_header(path: &str, text: &str) -> Vec<(&'static str, usize)> {
+        broken(path, &format!("{HEADER}{text}"))
+    }
+
+    #[test]
+    fn sleeping_is_found_in_product_and_test_code() {
+        for text in [
+            "std::thread::sleep(d);",
+            "tokio::time::sleep(d).await;",
+            "use std::thread::sleep;",
+            "use tokio::time::{Duration, sleep};",
+            "#[cfg(test)]\nmod tests { fn f() { thread::sleep(d) } }",
+        ] {
+            for path in [
+                "crates/broker/src/broker.rs",
+                "crates/broker/tests/follow.rs",
+                "bench/src/main.rs",
+            ] {
+                let rules = broken_below_header(path, text);
+                assert_eq!(rules.len(), 1, "{path}: {text}");
+                assert_eq!(rules[0].0, "sleep");
+            }
+        }
+    }
+
+    #[test]
+    fn sleeping_is_not_seen_in_comments_strings_and_other_names() {
+        for text in [
+            "// thread::sleep",
+            "let a = \"thread::sleep\";",
+            "thread::sleeper();",
+        ] {
+            assert_eq!(broken_below_header("crates/broker/src/broker.rs", text), []);
+        }
+    }
+
+    #[test]
+    fn a_file_on_the_list_may_sleep() {
+        let listed = [Exception {
+            path: "crates/jobs/src/cpu.rs",
+            reason: "samples the load",
+        }];
+        let text = "thread::sleep(d);";
+        assert_eq!(
+            sleep(&RustFile::new("crates/jobs/src/cpu.rs", text), &listed),
+            []
+        );
+        assert_eq!(
+            sleep(&RustFile::new("crates/jobs/src/run.rs", text), &listed).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn clocks_are_read_only_where_listed() {
+        for text in [
+            "let now = Instant::now();",
+            "let now = std::time::SystemTime::now();",
+        ] {
+            for path in [
+                "crates/core/src/topic.rs",
+                "crates/journal/src/fs.rs",
+                "crates/broker/src/broker.rs",
+                "crates/gapless/src/cmd/serve.rs",
+            ] {
+                assert_eq!(broken_below_header(path, text), [("clock", 2)], "{path}");
+            }
+            for path in [
+                "crates/broker/src/clock.rs",
+                "crates/broker/tests/follow.rs",
+                "crates/gapless/src/cmd/bench.rs",
+                "crates/gapless/src/cmd/bench_disk.rs",
+                "bench/src/hardware.rs",
+            ] {
+                assert_eq!(broken_below_header(path, text), [], "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_are_touched_only_in_the_narrow_place() {
+        for text in [
+            "use std::fs;",
+            "File::open(path)",
+            "use std::{fs, io};",
+            "OpenOptions::new()",
+        ] {
+            for path in [
+                "crates/core/src/a.rs",
+                "crates/journal/src/log.rs",
+                "crates/broker/src/a.rs",
+            ] {
+                assert_eq!(
+                    broken_below_header(path, text),
+                    [("files", 2)],
+                    "{path}: {text}"
+                );
+            }
+            for path in [
+                "crates/journal/src/fs.rs",
+                "crates/journal/tests/torn.rs",
+                "crates/journal/src/tests.rs",
+                "crates/journal/src/log_tests.rs",
+                "crates/gapless/src/main.rs",
+                "bench/src/main.rs",
+            ] {
+                assert_eq!(broken_below_header(path, text), [], "{path}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn tests_inside_a_file_may_touch_files_but_the_code_beside_them_may_not() {
+        let text = "#[cfg(test)]\nmod tests {\n    use std::fs;\n}\nuse std::fs;\n";
+        assert_eq!(
+            broken_below_header("crates/journal/src/log.rs", text),
+            [("files", 6)]
+        );
+    }
+
+    #[test]
+    fn files_of_our_own_are_not_the_system_s() {
+        for text in ["LogFile::open(path)", "use crate::fs::Disk;"] {
+            assert_eq!(broken_below_header("crates/journal/src/log.rs", text), []);
+        }
+    }
+
+    #[test]
+    fn unsafe_stays_in_the_proof() {
+        let text = "unsafe { f() }";
+        assert_eq!(
+            broken_below_header("crates/core/src/id.rs", text),
+            [("unsafe", 2)]
+        );
+        assert_eq!(
+            broken_below_header("bench/src/main.rs", text),
+            [("unsafe", 2)]
+        );
+        assert_eq!(
+            broken_below_header("crates/core/no_std_proof/src/main.rs", text),
+            []
+        );
+        assert_eq!(
+            broken_below_header("crates/core/src/id.rs", "#![forbid(unsafe_code)]"),
+            []
+        );
+    }
+
+    #[test]
+    fn a_note_of_work_left_names_its_issue() {
+        let path = "crates/core/src/id.rs";
+        assert_eq!(broken_below_header(path, "// TODO later"), [("to-do", 2)]);
+        assert_eq!(
+            broken_below_header(path, "// TODO(me): later"),
+            [("to-do", 2)]
+        );
+        assert_eq!(
+            broken_below_header(path, "// TODO(#): later"),
+            [("to-do", 2)]
+        );
+        assert_eq!(broken_below_header(path, "// TODO(#12): later"), []);
+        assert_eq!(broken_below_header(path, "const TODOS: u8 = 1;"), []);
+    }
+
+    #[test]
+    fn long_files_are_found_under_crates_only() {
+        let at_limit = HEADER.repeat(FILE_LINES_MAX);
+        let over = HEADER.repeat(FILE_LINES_MAX + 1);
+        assert_eq!(broken("crates/broker/src/broker.rs", &at_limit), []);
+        assert_eq!(
+            broken("crates/broker/src/broker.rs", &over),
+            [("length", 0)]
+        );
+        assert_eq!(broken("crates/broker/tests/all.rs", &over), []);
+    }
+
+    #[test]
+    fn wide_lines_are_counted_in_characters() {
+        let at_limit = format!("// {}", "ü".repeat(LINE_COLUMNS_MAX - 3));
+        assert_eq!(broken_below_header("crates/core/src/id.rs", &at_limit), []);
+        let over = format!("{at_limit}ü");
+        assert_eq!(
+            broken_below_header("crates/core/src/id.rs", &over),
+            [("columns", 2)]
+        );
+        assert_eq!(
+            broken_below_header("crates/core/tests/id.rs", &over),
+            [("columns", 2)]
+        );
+    }
+
+    #[test]
+    fn a_file_under_src_begins_with_its_story() {
+        assert_eq!(
+            broken("crates/core/src/id.rs", "use core::fmt;\n"),
+            [("header", 1)]
+        );
+        assert_eq!(broken("crates/core/tests/id.rs", "use core::fmt;\n"), []);
+        assert_eq!(broken("crates/core/src/id.rs", "//! Numbers.\n"), []);
+    }
+}
