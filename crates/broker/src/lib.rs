@@ -1,1 +1,62 @@
-//! Broker.
+//! The broker of gapless, to be embedded: topics, subscriptions, and nothing lost between.
+//!
+//! ```
+//! use gapless_broker::{Broker, BrokerOptions, Delivery, From, block_on};
+//! use gapless_core::{Message, Pattern, PublishOptions, TopicName, TopicSettings};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let broker = Broker::open(BrokerOptions::new(folder.path()))?;
+//! let orders = TopicName::parse("orders.created")?;
+//! broker.create_topic(&orders, TopicSettings::default())?;
+//!
+//! // When this returns, the message survives power loss.
+//! broker.publish(&orders, &Message::new("first"), &PublishOptions::default()).wait()?;
+//!
+//! let mut follower = broker.subscribe(&Pattern::parse("orders.>")?, From::Beginning)?;
+//! let message = loop {
+//!     if let Delivery::Messages(messages) = block_on(follower.next())? {
+//!         break messages.iter().next().expect("a message was published");
+//!     }
+//! };
+//! assert_eq!(message.message.body.as_deref(), Some(&b"first"[..]));
+//! broker.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything is synchronous inside; what waits is a future of no particular runtime.
+
+mod broker;
+mod cell;
+mod clock;
+mod delayed;
+mod delivery;
+mod error;
+mod events;
+mod follow_pattern;
+mod follow_topic;
+mod keeper;
+mod limits;
+mod lookup;
+mod metrics;
+mod publish;
+mod recover;
+mod retention;
+mod router;
+mod subscription;
+mod token;
+mod topics;
+mod volatile;
+mod wait;
+
+pub use broker::{Broker, BrokerOptions, BrokerState, TopicInfo};
+pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
+pub use delivery::{Delivered, Delivery, GapNotice, Messages};
+pub use error::{BrokerOpenError, CloseError, FollowError, SubscribeError, TokenError, TopicError};
+pub use gapless_journal::{JournalOptions, JournalStats, Opened};
+pub use limits::Limits;
+pub use publish::{Atomic, Publishing};
+pub use subscription::{From, SubscriberInfo, SubscriberState, Subscription};
+pub use token::Token;
+pub use wait::block_on;

@@ -34,10 +34,16 @@ pub enum Verdict {
 
 /// Judges one message. An index that lags behind the message never lets it go.
 pub fn judge(candidate: &Candidate, now: Timestamp, compaction: &Compaction) -> Verdict {
-    let Some(latest) = candidate.latest else { return Verdict::Keep };
+    let Some(latest) = candidate.latest else {
+        return Verdict::Keep;
+    };
     let superseded = latest > candidate.seq;
     let told = candidate.tombstone && candidate.time.after(compaction.tombstone_grace) <= now;
-    if superseded || told { Verdict::Drop } else { Verdict::Keep }
+    if superseded || told {
+        Verdict::Drop
+    } else {
+        Verdict::Keep
+    }
 }
 
 #[cfg(test)]
@@ -47,9 +53,16 @@ mod tests {
     use super::*;
 
     fn verdict(seq: u64, latest: Option<u64>, tombstone: bool, now: u64) -> Verdict {
-        let compaction = Compaction { tombstone_grace: Duration::from_millis(100) };
+        let compaction = Compaction {
+            tombstone_grace: Duration::from_millis(100),
+        };
         let time = Timestamp(1_000);
-        let candidate = Candidate { seq: Seq(seq), time, tombstone, latest: latest.map(Seq) };
+        let candidate = Candidate {
+            seq: Seq(seq),
+            time,
+            tombstone,
+            latest: latest.map(Seq),
+        };
         judge(&candidate, Timestamp(now), &compaction)
     }
 

@@ -9,49 +9,49 @@
 extern crate alloc;
 
 pub mod ack;
-pub mod cursor;
-pub mod gap;
-pub mod name;
-pub mod options;
-pub mod pattern;
-pub mod settings;
-pub mod topic;
+pub mod batch;
 pub mod batcher;
 pub mod compaction;
 pub mod credit;
+pub mod cursor;
+mod dedup;
+pub mod entry;
+pub mod gap;
+pub mod id;
 pub mod local;
+pub mod message;
+pub mod name;
+pub mod options;
+pub mod pattern;
 pub mod registry;
 pub mod retention;
+pub mod settings;
 pub mod subscriber;
-pub mod trie;
-pub mod batch;
-pub mod entry;
-pub mod id;
-pub mod message;
 pub mod time;
-mod dedup;
+pub mod topic;
+pub mod trie;
 
 pub use ack::{Accepted, Fate, PubSubError, PublishAck, RejectReason};
+pub use batch::{Batch, BatchError, Record, Records, RecordsBuilder};
+pub use batcher::{Batcher, BatcherLimits, BatcherLimitsError};
+pub use credit::{Amount, Credit, CreditError};
 pub use cursor::{Cursor, Start, StartError, View};
+pub use entry::{Checksum, Entry, EntryError, EntryHeader, EntryKind};
 pub use gap::{Gap, GapReason};
+pub use id::{Epoch, Position, Seq, TopicId};
+pub use local::{Delivery, Local, LocalLimits, SubscriberId};
+pub use message::{Message, MessageError};
 pub use name::{NAME_BYTES_MAX, NameError, TopicName};
 pub use options::{
     DeliveryPolicy, Durability, Expect, PartitionBehavior, PublishOptions, Resolved,
     SystemDefaults, TopicDefaults, resolve,
 };
 pub use pattern::{Pattern, PatternError};
+pub use registry::{DecodeError, EncodeError, Envelope, RegisterError, Registry, Serializer};
 pub use settings::{
     Compaction, DEDUP_COUNT_MAX, DedupWindow, Retention, SettingsError, Storage, TopicSettings,
 };
-pub use topic::{Topic, TopicStateError};
-pub use batcher::{Batcher, BatcherLimits, BatcherLimitsError};
-pub use credit::{Amount, Credit, CreditError};
-pub use local::{Delivery, Local, LocalLimits, SubscriberId};
-pub use registry::{DecodeError, EncodeError, Envelope, RegisterError, Registry, Serializer};
 pub use subscriber::{FailReason, Status, Subscriber};
-pub use trie::{SubscribeError, SubscriptionIndex, UnsubscribeError};
-pub use batch::{Batch, BatchError, Record, Records, RecordsBuilder};
-pub use entry::{Checksum, Entry, EntryError, EntryHeader, EntryKind};
-pub use id::{Epoch, Position, Seq, TopicId};
-pub use message::{Message, MessageError};
 pub use time::Timestamp;
+pub use topic::{Topic, TopicStateError};
+pub use trie::{SubscribeError, SubscriptionIndex, UnsubscribeError};

@@ -6,7 +6,8 @@
 //! what others got. Who is not subscribed gets nothing, and loses what was waiting when it
 //! unsubscribes.
 //!
-//! It keeps no history, and so has no cursors: that is what the broker is for.
+//! It keeps no history, and so has no cursors and remembers no message ids: that is what
+//! the broker is for.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -39,7 +40,10 @@ pub struct LocalLimits {
 impl Default for LocalLimits {
     /// Small enough for a small machine.
     fn default() -> Self {
-        Self { queue_count_max: 1_024, topics_max: 65_536 }
+        Self {
+            queue_count_max: 1_024,
+            topics_max: 65_536,
+        }
     }
 }
 
@@ -70,7 +74,8 @@ pub struct Local {
 #[derive(Debug, Default)]
 struct Inbox {
     subscriptions: usize,
-    waiting: VecDeque<Delivery>,
+    /// What waits, and until when it may be delivered.
+    waiting: VecDeque<(Timestamp, Delivery)>,
 }
 
 impl Local {
@@ -103,14 +108,17 @@ impl Local {
         pattern: &Pattern,
     ) -> Result<(), UnsubscribeError> {
         self.index.remove(pattern, &id)?;
-        let inbox = self.inboxes.get_mut(&id).expect("a subscriber has an inbox");
+        let inbox = self
+            .inboxes
+            .get_mut(&id)
+            .expect("a subscriber has an inbox");
         inbox.subscriptions -= 1;
         if inbox.subscriptions == 0 {
             self.inboxes.remove(&id);
             return Ok(());
         }
         let index = &self.index;
-        inbox.waiting.retain(|delivery| {
+        inbox.waiting.retain(|(_, delivery)| {
             let mut follows = false;
             index.for_each_match(&delivery.topic, |other| follows |= *other == id);
             follows
@@ -126,19 +134,35 @@ impl Local {
         }
     }
 
-    /// The next message that waits for a subscriber.
-    pub fn poll(&mut self, id: SubscriberId) -> Option<Delivery> {
-        self.inboxes.get_mut(&id)?.waiting.pop_front()
+    /// The next message that waits for a subscriber; expired ones are passed over.
+    pub fn poll(&mut self, now: Timestamp, id: SubscriberId) -> Option<Delivery> {
+        let waiting = &mut self.inboxes.get_mut(&id)?.waiting;
+        loop {
+            let (expiry, delivery) = waiting.pop_front()?;
+            if now < expiry {
+                return Some(delivery);
+            }
+        }
     }
 
     /// Asserts what must always be true; walks everything.
     pub fn check(&self) {
         self.index.check();
         let subscriptions: usize = self.inboxes.values().map(|inbox| inbox.subscriptions).sum();
-        assert_eq!(subscriptions, self.index.len(), "an inbox for each who subscribed");
+        assert_eq!(
+            subscriptions,
+            self.index.len(),
+            "an inbox for each who subscribed"
+        );
         for inbox in self.inboxes.values() {
-            assert!(inbox.subscriptions > 0, "no inbox for one who is not subscribed");
-            assert!(inbox.waiting.len() <= self.limits.queue_count_max, "queues are bounded");
+            assert!(
+                inbox.subscriptions > 0,
+                "no inbox for one who is not subscribed"
+            );
+            assert!(
+                inbox.waiting.len() <= self.limits.queue_count_max,
+                "queues are bounded"
+            );
         }
         self.topics.values().for_each(Topic::check);
     }
@@ -149,7 +173,9 @@ impl Local {
         name: &TopicName,
         message: &Message,
     ) -> Result<Accepted, RejectReason> {
-        message.check().map_err(|_| RejectReason::InvalidPayload)?;
+        message
+            .validate()
+            .map_err(|_| RejectReason::InvalidPayload)?;
         if message.not_before.is_some_and(|due| due > now) {
             return Err(RejectReason::NotDurable);
         }
@@ -158,25 +184,38 @@ impl Local {
             if self.topics.len() >= self.limits.topics_max {
                 return Err(RejectReason::QueueFull);
             }
-            self.topics.insert(name.clone(), Topic::new(DedupWindow::default()));
+            self.topics
+                .insert(name.clone(), Topic::new(DedupWindow::OFF));
         }
         let topic = self.topics.get_mut(name).expect("the topic was just made");
-        let id = message.id.as_ref().map(|id| (0, &id[..]));
-        let offer =
-            topic::Input::Offer { count: 1, ids: id.as_slice(), expect: None, key_last: None };
+        let offer = topic::Input::Offer {
+            count: 1,
+            ids: &[],
+            expect: None,
+            key_last: None,
+        };
         self.effects.clear();
         topic.step(now, offer, &mut self.effects);
-        let (seq, duplicate) = match self.effects.as_slice() {
-            [topic::Effect::Accepted { first, .. }] => (*first, false),
-            [topic::Effect::Duplicate { seq, .. }] => (*seq, true),
-            _ => unreachable!("an offer of one message has one answer"),
+        let [topic::Effect::Accepted { first: seq, .. }] = self.effects[..] else {
+            unreachable!("an offer that expects nothing is accepted");
         };
-        if !duplicate {
-            self.position = self.position.next();
-            self.deliver(name, seq, message);
-        }
+        self.position = self.position.next();
+        self.deliver(
+            now,
+            &Delivery {
+                topic: name.clone(),
+                seq,
+                message: message.clone(),
+            },
+        );
         let (position, durability) = (self.position, Durability::Memory);
-        Ok(Accepted { first: seq, last: seq, position, durability, duplicate })
+        Ok(Accepted {
+            first: seq,
+            last: seq,
+            position,
+            durability,
+            duplicate: false,
+        })
     }
 
     /// Finds who gets a message on this topic, and whether each of them has room.
@@ -190,17 +229,23 @@ impl Local {
             return Err(RejectReason::NoSubscribers);
         }
         let waiting = |id| self.inboxes.get(id).map_or(0, |inbox| inbox.waiting.len());
-        if matched.iter().any(|id| waiting(id) >= self.limits.queue_count_max) {
+        if matched
+            .iter()
+            .any(|id| waiting(id) >= self.limits.queue_count_max)
+        {
             return Err(RejectReason::QueueFull);
         }
         Ok(())
     }
 
-    fn deliver(&mut self, topic: &TopicName, seq: Seq, message: &Message) {
+    fn deliver(&mut self, now: Timestamp, delivery: &Delivery) {
+        let expiry = delivery
+            .message
+            .ttl
+            .map_or(Timestamp::NEVER, |ttl| now.after(ttl));
         for id in &self.matched {
             let inbox = self.inboxes.get_mut(id).expect("a subscriber has an inbox");
-            let (topic, message) = (topic.clone(), message.clone());
-            inbox.waiting.push_back(Delivery { topic, seq, message });
+            inbox.waiting.push_back((expiry, delivery.clone()));
         }
     }
 }

@@ -106,7 +106,10 @@ impl<T: Ord + Clone> SubscriptionIndex<T> {
                     if !node.children.contains_key(token) {
                         node.children.insert(Box::from(token), Node::default());
                     }
-                    node = node.children.get_mut(token).expect("the branch was just made");
+                    node = node
+                        .children
+                        .get_mut(token)
+                        .expect("the branch was just made");
                 }
             }
         }
@@ -138,12 +141,17 @@ impl<T: Ord + Clone> SubscriptionIndex<T> {
 
     /// Whether any subscription matches the name.
     pub fn matches_any(&self, name: &TopicName) -> bool {
-        self.search(name, &mut |_| ControlFlow::Break(())).is_break()
+        self.search(name, &mut |_| ControlFlow::Break(()))
+            .is_break()
     }
 
     /// Asserts what must always be true; walks everything.
     pub fn check(&self) {
-        assert_eq!(self.root.count(true), self.len, "the length counts what is there");
+        assert_eq!(
+            self.root.count(true),
+            self.len,
+            "the length counts what is there"
+        );
     }
 
     fn search(

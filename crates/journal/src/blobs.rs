@@ -75,7 +75,10 @@ pub enum Created {
 }
 
 /// A blob that is open.
-#[expect(clippy::len_without_is_empty, reason = "no reader asks whether a blob is empty")]
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "no reader asks whether a blob is empty"
+)]
 pub trait Blob: Send + Sync + Debug {
     /// How many bytes it has.
     fn len(&self) -> u64;
@@ -101,7 +104,9 @@ pub enum BlobError {
     #[error("blobs may not be written here; check the permissions of the folder and the mount")]
     ReadOnly,
     /// The name cannot be used: see [`check_name`].
-    #[error("{name:?} cannot name a blob; use 1 to 200 of a-z A-Z 0-9 . _ -, not beginning with a dot")]
+    #[error(
+        "{name:?} cannot name a blob; use 1 to 200 of a-z A-Z 0-9 . _ -, not beginning with a dot"
+    )]
     BadName {
         /// The refused name.
         name: String,

@@ -7,7 +7,7 @@
 
 use bytes::{Buf, Bytes};
 
-use crate::blobs::{BlobError, BlobWriter, Blobs};
+use crate::blobs::{BlobError, BlobWriter, Blobs, Created};
 use crate::error::OpenError;
 
 const MAGIC: &[u8; 8] = b"gaplchk\n";
@@ -18,6 +18,7 @@ const HEADER_BYTES: usize = 16;
 
 /// Writes items one after the other.
 pub(crate) struct CheckpointWriter {
+    name: String,
     blob: Box<dyn BlobWriter>,
     count: u64,
     bytes: u64,
@@ -30,13 +31,14 @@ impl CheckpointWriter {
         header[..8].copy_from_slice(MAGIC);
         header[8..10].copy_from_slice(&CHECKPOINT_VERSION.to_le_bytes());
         blob.write(&header)?;
-        Ok(Self { blob, count: 0, bytes: 0 })
+        Ok(Self { name: name.to_owned(), blob, count: 0, bytes: 0 })
     }
 
     pub(crate) fn item(&mut self, item: &[u8]) -> Result<(), BlobError> {
+        let len = u32::try_from(item.len()).expect("an item is shorter than 4 GiB");
         self.count += 1;
         self.bytes += item.len() as u64 + 8;
-        self.blob.write(&(item.len() as u32).to_le_bytes())?;
+        self.blob.write(&len.to_le_bytes())?;
         self.blob.write(&crc32c::crc32c(item).to_le_bytes())?;
         self.blob.write(item)
     }
@@ -45,9 +47,17 @@ impl CheckpointWriter {
     pub(crate) fn finish(mut self) -> Result<u64, BlobError> {
         self.blob.write(END)?;
         self.blob.write(&self.count.to_le_bytes())?;
-        self.blob.finish()?;
-        Ok(self.bytes)
+        match self.blob.finish()? {
+            Created::New => Ok(self.bytes),
+            Created::AlreadyThere => Err(name_taken(self.name)),
+        }
     }
+}
+
+/// Names are given once, so whoever finds one taken would go on with somebody else's blob.
+pub(crate) fn name_taken(name: String) -> BlobError {
+    let source = std::io::ErrorKind::AlreadyExists.into();
+    BlobError::Io { doing: "name", name, source }
 }
 
 /// Reads a checkpoint and hands each item to `visit`.

@@ -26,6 +26,10 @@ use crate::{
 /// nothing, small enough that several writers at once do not matter.
 const BUFFER_BYTES: usize = 1024 * 1024;
 
+/// How much is written between two flushes, in bytes: in one flush at the end, a large
+/// blob would keep the disk busy while the log waits with a flush of its own.
+const SYNC_STEP_BYTES: u64 = 8 * 1024 * 1024;
+
 /// Where in memory the buffer starts: a page, since a copy between addresses that differ
 /// by a few bytes modulo a page is many times slower.
 const BUFFER_ALIGN: usize = 4096;
@@ -149,7 +153,15 @@ impl DirBlobWriter {
         done.map_err(|source| blob_error("write", &self.name, source))?;
         self.written += bytes.len() as u64;
         self.buffer.clear();
+        if self.written.is_multiple_of(SYNC_STEP_BYTES) {
+            self.sync()?;
+        }
         Ok(())
+    }
+
+    fn sync(&self) -> Result<(), BlobError> {
+        let done = self.file.sync();
+        done.map_err(|source| blob_error("flush", &self.name, source))
     }
 
     /// Gives the flushed file its name, unless the name is taken.
@@ -183,9 +195,10 @@ impl BlobWriter for DirBlobWriter {
     }
 
     fn finish(mut self: Box<Self>) -> Result<Created, BlobError> {
-        self.write_out()?;
-        let failed = |source| blob_error("finish", &self.name, source);
-        self.file.sync().map_err(failed)?;
+        if !self.buffer.bytes().is_empty() {
+            self.write_out()?;
+        }
+        self.sync()?;
         let temp = self.temp.clone().expect("only finish takes the name");
         let done = self.take_name(&temp);
         done.map_err(|source| blob_error("finish", &self.name, source))

@@ -69,6 +69,16 @@ pub enum ReadError {
         /// What is wrong.
         why: String,
     },
+    /// A segment was written by a newer program.
+    #[error("{name} has format version {found}; this program knows up to {known}; use a newer one")]
+    Version {
+        /// The blob.
+        name: Arc<str>,
+        /// Its version.
+        found: u16,
+        /// Ours.
+        known: u16,
+    },
     /// The store of segments did not answer.
     #[error("history cannot be read: {0}")]
     Blobs(Arc<BlobError>),

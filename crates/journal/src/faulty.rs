@@ -196,7 +196,10 @@ impl FaultyFs {
     fn change_byte(&self, path: &Path, offset: u64, change: impl Fn(u8) -> u8) {
         let mut state = self.state();
         let id = state.disk.find(path).expect("the file to damage exists");
-        assert!(to_index(offset) < state.disk.read(id).len(), "nothing there to damage");
+        assert!(
+            to_index(offset) < state.disk.read(id).len(),
+            "nothing there to damage"
+        );
         state.disk.corrupt(id, offset, change);
     }
 

@@ -1,38 +1,309 @@
-//! In the making.
-use std::{path::PathBuf, sync::Arc};
-use crate::{fs::Fs, log::{Floor, Log, LogError, TakeOver}};
+//! A log in the files of a folder.
+//!
+//! A few files of zeros, `00000001.log` …, are written from the front in aligned blocks,
+//! flushed, and used again for ever once all their frames are trimmed. There is no file
+//! that says where the log begins or ends: frames do (see `frame.rs`), together
+//! with the [`Floor`] that the one who opens knows from its manifest. `LOCK` keeps a
+//! second process out.
+//!
+//! The rules:
+//! - what is dead stays dead: frames of an end that was cut, or of a file's earlier life,
+//!   are told by number, term and link, and never replayed;
+//! - a frame that had been flushed and is gone refuses to open; only an end that nobody
+//!   was promised is cut, and that is told;
+//! - what is handed out at opening is written and flushed once more before, since the
+//!   process before may have died without flushing, or after its flush had failed.
+//!
+//! Where things are: `scan` finds what is alive, `writer` appends, `room` makes and
+//! recycles files, `reader` replays, `doctor` examines and cuts.
 
-/// How large the files of a log are.
+mod doctor;
+mod reader;
+mod room;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::{
+    collections::VecDeque,
+    io,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+pub use self::doctor::{Cut, Examination, ExaminedFile};
+use self::{
+    reader::Reader,
+    room::{Room, zeros},
+    scan::{Analysis, Found, Scan, scan},
+    writer::{Used, Writer},
+};
+use crate::{
+    frame::{BLOCK_BYTES, HEADER_BYTES},
+    fs::{Fs, FsFile, FsLock, is_read_only},
+    log::{Floor, Log, LogError, Lsn, TakeOver},
+};
+
+const LOCK_NAME: &str = "LOCK";
+
+/// How large the files of a log are, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLogOptions {
-    /// The size of the first file.
+    /// The first file; each later one is twice as large, so that a small store is small.
     pub first_file_bytes: u64,
-    /// The size of the largest.
+    /// The largest file, which also bounds a frame.
     pub file_bytes_max: u64,
 }
 
 impl Default for FileLogOptions {
     fn default() -> Self {
-        Self { first_file_bytes: 4 << 20, file_bytes_max: 64 << 20 }
+        Self {
+            first_file_bytes: 4 * 1024 * 1024,
+            file_bytes_max: 64 * 1024 * 1024,
+        }
     }
 }
 
-/// A log in a folder.
+impl FileLogOptions {
+    /// The largest payload: one that fills the largest file.
+    fn frame_bytes_max(self) -> usize {
+        let blocks = self.file_bytes_max.max(BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES;
+        // The length field of a header has 32 bits.
+        let bytes = blocks.min(u64::from(u32::MAX)) - HEADER_BYTES as u64;
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+}
+
+/// A log in a folder. It is only touched by [`Log::take_over`] and the doctor's calls.
 #[derive(Debug)]
 pub struct FileLog {
-    _fs: Arc<dyn Fs>,
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    epoch: u64,
+    options: FileLogOptions,
+}
+
+/// One of the files.
+#[derive(Debug)]
+struct LogFile {
+    number: u64,
+    /// How much of it can hold frames.
+    bytes: u64,
+    file: Arc<dyn FsFile>,
+}
+
+impl LogFile {
+    fn name(&self) -> String {
+        format!("{:08}.log", self.number)
+    }
 }
 
 impl FileLog {
-    /// A log in this folder.
+    /// A log in this folder, which need not exist yet.
+    ///
+    /// `epoch` names the store and stands in every frame. Derive it from something that
+    /// clients never see, so that no message can be made to look like a frame.
     #[must_use]
-    pub fn new(fs: Arc<dyn Fs>, _dir: PathBuf, _epoch: u64, _options: FileLogOptions) -> Self {
-        Self { _fs: fs }
+    pub fn new(fs: Arc<dyn Fs>, dir: PathBuf, epoch: u64, options: FileLogOptions) -> Self {
+        Self {
+            fs,
+            dir,
+            epoch,
+            options,
+        }
+    }
+
+    fn lock(&self) -> Result<Box<dyn FsLock>, LogError> {
+        let dir = self.dir.display().to_string();
+        let in_dir = |doing| {
+            let dir = &dir;
+            move |source| io_error(doing, dir, source)
+        };
+        if !self.fs.exists(&self.dir).map_err(in_dir("look for"))? {
+            self.fs.create_dir(&self.dir).map_err(in_dir("make"))?;
+            if let Some(parent) = self.dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+                let done = self.fs.sync_dir(parent);
+                done.map_err(in_dir("flush the folder that holds"))?;
+            }
+        }
+        let path = self.dir.join(LOCK_NAME);
+        self.fs.lock(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => LogError::Locked { path },
+            _ => io_error("lock", &path.display().to_string(), error),
+        })
+    }
+
+    /// Opens the files of the log, in the order of their numbers.
+    fn files(&self, read_only: bool) -> Result<Vec<Arc<LogFile>>, LogError> {
+        let mut files = Vec::new();
+        for name in self.names()? {
+            let Some(number) = name.strip_suffix(".log").and_then(|n| n.parse().ok()) else {
+                continue;
+            };
+            let path = self.dir.join(&name);
+            let open = || {
+                let file = match read_only {
+                    true => self.fs.open_read(&path)?,
+                    false => self.fs.open(&path)?,
+                };
+                let bytes = file.len()? / BLOCK_BYTES * BLOCK_BYTES;
+                Ok(Arc::new(LogFile {
+                    number,
+                    bytes,
+                    file,
+                }))
+            };
+            files.push(open().map_err(|source| io_error("open", &name, source))?);
+        }
+        files.sort_by_key(|file| file.number);
+        Ok(files)
+    }
+
+    fn names(&self) -> Result<Vec<String>, LogError> {
+        let names = self.fs.list(&self.dir);
+        names.map_err(|source| io_error("list", &self.dir.display().to_string(), source))
+    }
+
+    /// Removes files whose making never ended.
+    fn tidy_up(&self) -> Result<(), LogError> {
+        for name in self.names()?.iter().filter(|name| name.ends_with(".new")) {
+            let done = self.fs.remove(&self.dir.join(name));
+            done.map_err(|source| io_error("remove", name, source))?;
+        }
+        Ok(())
+    }
+
+    /// Kills all frames from `at` on that have a header, and the broken one behind the
+    /// last frame that counts. Killing one is safe at any moment, in any order: they are
+    /// all dead already, or the doctor was told to kill them.
+    fn wipe(&self, scan: &Scan, analysis: &Analysis, at: Lsn) -> Result<Vec<Found>, LogError> {
+        let dead = scan.found.iter().filter(|found| found.header.lsn >= at);
+        let dead: Vec<Found> = dead.copied().collect();
+        let mut places: Vec<_> = dead
+            .iter()
+            .map(|found| (found.file, found.offset))
+            .collect();
+        let starts = (0..scan.files.len()).map(|file| (file, 0));
+        let broken = starts.chain(analysis.place_of_next());
+        places.extend(broken.filter(|place| scan.is_broken(*place)));
+        for (file, offset) in &places {
+            let file = &scan.files[*file];
+            let done = file.file.write_all_at(&[zeros(BLOCK_BYTES)], *offset);
+            done.map_err(|source| io_error("write", &file.name(), source))?;
+        }
+        sync_files(scan, places.iter().map(|(file, _)| *file))?;
+        Ok(dead)
+    }
+
+    /// Writes and flushes what is alive and was perhaps not flushed. A flush alone would
+    /// not do: one that failed before has left pages that look clean.
+    fn make_durable(&self, scan: &Scan, analysis: &Analysis) -> Result<(), LogError> {
+        let doubtful = || {
+            let live = analysis.live.iter();
+            live.filter(|found| found.header.lsn > analysis.flushed)
+        };
+        for found in doubtful() {
+            let file = &scan.files[found.file];
+            let rewrite = || {
+                let bytes = usize::try_from(found.header.extent()).map_err(io::Error::other)?;
+                let mut frame = vec![0; bytes];
+                file.file.read_exact_at(&mut frame, found.offset)?;
+                file.file.write_all_at(&[&frame], found.offset)
+            };
+            rewrite().map_err(|source| io_error("write", &file.name(), source))?;
+        }
+        sync_files(scan, doubtful().map(|found| found.file))?;
+        let done = self.fs.sync_dir(&self.dir);
+        done.map_err(|source| io_error("flush", &self.dir.display().to_string(), source))
     }
 }
 
 impl Log for FileLog {
-    fn take_over(&self, _floor: Floor) -> Result<TakeOver, LogError> {
-        Err(LogError::Stopped)
+    fn take_over(&self, floor: Floor) -> Result<TakeOver, LogError> {
+        let lock = self.lock()?;
+        let scan = scan(self.files(false)?, self.epoch)?;
+        let mut analysis = Analysis::of(&scan, floor, self.epoch);
+        if let Some(refused) = analysis.refused.take() {
+            return Err(refused);
+        }
+        self.tidy_up()?;
+        // Before anything is appended: a dead frame that lacks a block could be completed
+        // by a new one whose beginning is lost.
+        self.wipe(&scan, &analysis, analysis.next)?;
+        self.make_durable(&scan, &analysis)?;
+
+        let first = Arc::new(AtomicU64::new(analysis.first.0));
+        let reader = Reader::new(&scan, &analysis, Arc::clone(&first));
+        let (used, free) = share_out(&scan, &analysis);
+        let (fs, dir) = (Arc::clone(&self.fs), self.dir.clone());
+        let room = Room::new(fs, dir, self.options, lock, &scan.files, free);
+        let last = analysis.last();
+        let term = analysis.term + 1;
+        let writer = Writer {
+            room: Arc::new(room),
+            epoch: self.epoch,
+            term,
+            next: analysis.next,
+            flushed: analysis.next.before(),
+            link: last.map_or(0, |last| last.crc),
+            used,
+            offset: last.map_or(0, |last| last.end()),
+            dirty: Vec::new(),
+            first,
+            failed: false,
+        };
+        Ok(TakeOver {
+            writer: Box::new(writer),
+            reader: Box::new(reader),
+            first: analysis.first,
+            next: analysis.next,
+            term,
+            torn: analysis.torn,
+        })
+    }
+}
+
+/// Which files hold what is needed, in the order of their frames, and which are free.
+fn share_out(scan: &Scan, analysis: &Analysis) -> (VecDeque<Used>, Vec<Arc<LogFile>>) {
+    let mut used: VecDeque<(usize, Lsn)> = VecDeque::new();
+    for found in analysis.anchor.iter().chain(&analysis.live) {
+        match used.back_mut() {
+            Some((file, last)) if *file == found.file => *last = found.header.lsn,
+            _ => used.push_back((found.file, found.header.lsn)),
+        }
+    }
+    let is_used = |index: usize| used.iter().any(|(file, _)| *file == index);
+    let files = scan.files.iter().enumerate();
+    let free = files.filter(|(index, file)| !is_used(*index) && file.bytes > 0);
+    let free = free.map(|(_, file)| Arc::clone(file)).collect();
+    let with_file = |(file, last): &(usize, Lsn)| Used {
+        file: Arc::clone(&scan.files[*file]),
+        last: *last,
+    };
+    (used.iter().map(with_file).collect(), free)
+}
+
+/// Flushes each of these files once.
+fn sync_files(scan: &Scan, files: impl Iterator<Item = usize>) -> Result<(), LogError> {
+    let mut files: Vec<usize> = files.collect();
+    files.sort_unstable();
+    files.dedup();
+    for file in files {
+        let file = &scan.files[file];
+        let done = file.file.sync();
+        done.map_err(|source| io_error("flush", &file.name(), source))?;
+    }
+    Ok(())
+}
+
+fn io_error(doing: &'static str, place: &str, source: io::Error) -> LogError {
+    if is_read_only(&source) {
+        return LogError::ReadOnly { path: place.into() };
+    }
+    LogError::Io {
+        doing,
+        place: place.to_owned(),
+        source,
     }
 }

@@ -11,47 +11,79 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gapless_core::Durability;
+use gapless_core::{Durability, Position};
 
 use crate::error::Failure;
 use crate::gather::Frame;
 use crate::journal::Inner;
 use crate::log::{AppendError, LogWriter, Lsn};
-use crate::marks::lock;
+use crate::marks::{Turn, lock};
+use crate::open::JUMP_POSITIONS;
+
+/// Positions that may be visible without being flushed. Half a jump: the other half is for
+/// those that were given and are not written yet (see [`crate::journal::Journal::begin`]).
+const UNFLUSHED_POSITIONS_MAX: u64 = JUMP_POSITIONS / 2;
 
 impl Inner {
     /// One turn. Only the leader calls it (see [`crate::marks`]).
-    pub(crate) fn turn(&self) {
+    pub(crate) fn turn(&self) -> Turn {
+        if self.marks.failure().is_some() {
+            return Turn::Done;
+        }
+        let turned = self.write_gathered();
+        // Also when nothing had gathered: room may have been made just before somebody
+        // began to wait for it. Not when there is none, or it would be woken in vain.
+        let unsealed = self.unsealed.load(Ordering::Acquire);
+        if turned == Turn::Done && unsealed <= self.options.unsealed_bytes_max {
+            self.marks.room_made();
+        }
+        turned
+    }
+
+    fn write_gathered(&self) -> Turn {
         let mut writer = lock(&self.writer);
         let mut frames = lock(&self.gather).take();
         if frames.is_empty() {
-            return;
+            return Turn::Done;
         }
         let began = (self.monotonic)();
         let (written, stop) = append_all(&mut **writer, &mut frames);
         if !frames.is_empty() {
             lock(&self.gather).put_back(frames);
         }
-        self.full.store(matches!(stop, Some(AppendError::Full)), Ordering::Release);
+        let full = matches!(stop, Some(AppendError::Full));
+        self.full.store(full, Ordering::Release);
         if let Some(last) = written.last() {
-            let last = last.lsn;
-            let required = written.iter().map(|frame| frame.required).max();
-            let flushed = if required == Some(Durability::Flushed) {
+            let flushed = if self.must_flush(&written) {
                 if let Err(error) = writer.flush() {
-                    return self.fail(error);
+                    self.fail(error);
+                    return Turn::Done;
                 }
+                self.flushed_position.store(last.last.0, Ordering::Release);
                 self.stats.note_flush((self.monotonic)().saturating_sub(began));
-                last
+                last.lsn
             } else {
-                Lsn(0)
+                Lsn::NONE
             };
             drop(writer);
-            self.settle(&written, last, flushed);
+            self.settle(&written, last.lsn, flushed);
         }
         match stop {
-            None | Some(AppendError::Full) => {}
-            Some(error) => self.fail(error),
+            None => Turn::Done,
+            Some(AppendError::Full) => Turn::Full,
+            Some(error) => {
+                self.fail(error);
+                Turn::Done
+            }
         }
+    }
+
+    /// Whether somebody asked for a flush, or so many positions would be visible without
+    /// one that a crash could take back more than a jump skips.
+    fn must_flush(&self, written: &[Frame]) -> bool {
+        let flushed = Position(self.flushed_position.load(Ordering::Acquire));
+        let far = |frame: &Frame| frame.last.distance(flushed) > UNFLUSHED_POSITIONS_MAX;
+        written.iter().any(|frame| frame.required == Durability::Flushed || far(frame))
     }
 
     fn settle(&self, written: &[Frame], last: Lsn, flushed: Lsn) {
@@ -61,26 +93,31 @@ impl Inner {
             self.stats.note_frame(frame.bytes.len());
         }
         drop(tail);
+        self.note_unsealed();
         let mut wakers = Vec::new();
         written.iter().for_each(|frame| frame.settle(&mut wakers));
         self.pattern_readers_to_wake(&mut wakers);
         self.marks.raise(last, flushed);
         wakers.into_iter().for_each(std::task::Waker::wake);
-        self.marks.room_made();
     }
 
     /// Flushes what is written so far, whether or not anybody asked for it.
     pub(crate) fn flush_written(&self) {
         self.marks.take_turn(|| {
-            self.turn();
+            let turned = self.turn();
             let written = self.marks.written();
             if self.marks.failure().is_some() || self.marks.flushed() >= written {
-                return;
+                return turned;
             }
+            let last = lock(&self.tail).last();
             match lock(&self.writer).flush() {
-                Ok(()) => self.marks.raise(written, written),
+                Ok(()) => {
+                    self.flushed_position.fetch_max(last.0, Ordering::AcqRel);
+                    self.marks.raise(written, written);
+                }
                 Err(error) => self.fail(error),
             }
+            turned
         });
     }
 

@@ -247,7 +247,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let path = dir.path().join("a");
         let file = DiskFs.create(&path).expect("create");
-        file.write_all_at(&[b"", b"ab", b"", b"cd"], 0).expect("write");
+        file.write_all_at(&[b"", b"ab", b"", b"cd"], 0)
+            .expect("write");
         file.write_all_at(&[b"ef"], 4).expect("write behind");
         file.write_all_at(&[b"X"], 1).expect("write before");
         file.write_all_at(&[], 3).expect("write nothing");
@@ -264,7 +265,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         DiskFs.create(&dir.path().join("b")).expect("b");
         DiskFs.create(&dir.path().join("a")).expect("a");
-        DiskFs.create_dir(&dir.path().join("sub/sub")).expect("folder");
+        DiskFs
+            .create_dir(&dir.path().join("sub/sub"))
+            .expect("folder");
         let again = DiskFs.create(&dir.path().join("a")).expect_err("taken");
         assert_eq!(again.kind(), ErrorKind::AlreadyExists);
         assert_eq!(DiskFs.list(dir.path()).expect("list"), ["a", "b"]);

@@ -37,7 +37,6 @@ struct Run {
 pub(crate) struct Frame {
     pub(crate) lsn: Lsn,
     pub(crate) bytes: Bytes,
-    pub(crate) first: Position,
     pub(crate) last: Position,
     pub(crate) required: Durability,
     runs: Vec<Run>,
@@ -52,11 +51,18 @@ impl Frame {
     }
 }
 
+/// A state of the open frame.
+pub(crate) struct Mark {
+    bytes: usize,
+    next: Position,
+    runs: usize,
+    run_to: usize,
+}
+
 pub(crate) struct Gather {
     arena: BytesMut,
     arena_bytes: usize,
     lsn: Lsn,
-    first: Position,
     next: Position,
     time: Timestamp,
     required: Durability,
@@ -71,7 +77,6 @@ impl Gather {
             arena: BytesMut::new(),
             arena_bytes,
             lsn,
-            first: next,
             next,
             time,
             required: Durability::Memory,
@@ -91,9 +96,9 @@ impl Gather {
         self.next
     }
 
-    /// The frame that is gathering.
-    pub(crate) fn lsn(&self) -> Lsn {
-        self.lsn
+    /// The frame of the newest entry: the one that gathers, if anything is in it.
+    pub(crate) fn last_used_lsn(&self) -> Lsn {
+        if self.arena.is_empty() { self.lsn.before() } else { self.lsn }
     }
 
     /// Time never goes back in a journal, whatever the clock does.
@@ -130,13 +135,11 @@ impl Gather {
         self.closed.push_back(Frame {
             lsn: self.lsn,
             bytes,
-            first: self.first,
             last: self.next.prev(),
             required: self.required,
             runs: std::mem::take(&mut self.runs),
         });
         self.lsn = self.lsn.next();
-        self.first = self.next;
         self.required = Durability::Memory;
     }
 
@@ -152,6 +155,32 @@ impl Gather {
         self.waiting_bytes += frames.iter().map(|frame| frame.bytes.len()).sum::<usize>();
         frames.append(&mut self.closed);
         self.closed = frames;
+    }
+
+    /// What [`Gather::undo`] goes back to.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            bytes: self.arena.len(),
+            next: self.next,
+            runs: self.runs.len(),
+            run_to: self.runs.last().map_or(0, |run| run.to),
+        }
+    }
+
+    /// How many bytes were put since `mark`.
+    pub(crate) fn bytes_since(&self, mark: &Mark) -> usize {
+        self.arena.len() - mark.bytes
+    }
+
+    /// Takes back what was put since `mark`; no frame was closed meanwhile.
+    pub(crate) fn undo(&mut self, mark: &Mark) {
+        self.waiting_bytes -= self.arena.len() - mark.bytes;
+        self.arena.truncate(mark.bytes);
+        self.next = mark.next;
+        self.runs.truncate(mark.runs);
+        if let Some(run) = self.runs.last_mut() {
+            run.to = mark.run_to;
+        }
     }
 
     pub(crate) fn require(&mut self, durability: Durability) {
@@ -187,7 +216,7 @@ impl Gather {
 }
 
 /// The header of a batch of `records` that will begin at `seq`.
-pub fn batch_header(topic: TopicId, seq: Seq, time: Timestamp, records: &Records) -> EntryHeader {
+pub(crate) fn batch_header(topic: TopicId, seq: Seq, time: Timestamp, records: &Records) -> EntryHeader {
     EntryHeader {
         flags: records.flags,
         topic,

@@ -36,11 +36,13 @@ pub(crate) fn read_topic(
         let mut row = segment.index().find(topic, next)?;
         while next <= to && bytes < bytes_max {
             let rows = wanted_rows(segment, row, topic, to, bytes_max - bytes)?;
-            let Some(first) = rows.first() else { break };
-            if first.first_seq > next {
-                return Err(ReadError::Missing { topic, seq: next });
+            if rows.is_empty() {
+                break;
             }
             for (block, row) in segment.read_blocks(&rows)?.into_iter().zip(&rows) {
+                if row.first_seq > next {
+                    return Err(ReadError::Missing { topic, seq: next });
+                }
                 let part = if next > row.first_seq {
                     skip_before(segment, row, block, next)?
                 } else {
@@ -97,25 +99,27 @@ fn skip_before(
 }
 
 /// The batches of one block.
-pub(crate) fn batches(
-    segment: &Segment,
-    row: &BlockRow,
-) -> Result<impl Iterator<Item = Batch>, ReadError> {
+pub(crate) fn batches(segment: &Segment, row: &BlockRow) -> Result<Vec<Batch>, ReadError> {
     let mut block = segment.read_blocks(std::slice::from_ref(row))?.pop().unwrap_or_default();
-    Ok(std::iter::from_fn(move || {
-        // A block whose checksum fits holds what was written: batches.
-        Batch::new(Entry::take_trusted(&mut block).ok()?)
-    }))
+    let mut batches = Vec::new();
+    while !block.is_empty() {
+        let entry = Entry::take_trusted(&mut block)
+            .map_err(|why| segment.damaged(row.offset, &why.to_string()))?;
+        let batch = Batch::new(entry);
+        batches.push(batch.ok_or_else(|| segment.damaged(row.offset, "it is no batch"))?);
+    }
+    Ok(batches)
 }
 
-/// The first seq of `topic` in segments, at or after `from`, for which `here` holds. `here`
-/// gets what a row or a batch ends with, and must stay true once it is.
+/// The first batch of `topic` in segments that reaches `from` and for which `here` holds.
+/// Asked first about whole blocks, then about the batches of the block where it held; it
+/// must stay true once it is. Of a block that begins before `from`, only about batches.
 pub(crate) fn find_batch(
     segments: &[Arc<Segment>],
     topic: TopicId,
     from: Seq,
     mut here: impl FnMut(&Run) -> bool,
-) -> Result<Option<Seq>, ReadError> {
+) -> Result<Option<EntryHeader>, ReadError> {
     for segment in segments {
         let mut at = segment.index().find(topic, from)?;
         'rows: loop {
@@ -128,13 +132,12 @@ pub(crate) fn find_batch(
                 if row.topic != topic {
                     break 'rows;
                 }
-                if !here(&Run::Block { time: row.last_time, bytes: u64::from(row.bytes) }) {
+                if row.first_seq >= from && !here(&Run::of_block(&row)) {
                     continue;
                 }
                 for batch in batches(segment, &row)? {
-                    let bytes = batch.bytes().len() as u64;
-                    if here(&Run::Batch { time: batch.time(), bytes }) {
-                        return Ok(Some(batch.first()));
+                    if batch.last() >= from && here(&Run::of_batch(&batch)) {
+                        return Ok(Some(*batch.header()));
                     }
                 }
             }
@@ -143,12 +146,32 @@ pub(crate) fn find_batch(
     Ok(None)
 }
 
-/// What [`find_batch`] asks about: first whole blocks, then the batches of one block.
-pub(crate) enum Run {
-    /// A block whose last batch has this time.
-    Block { time: Timestamp, bytes: u64 },
-    /// A batch.
-    Batch { time: Timestamp, bytes: u64 },
+/// What [`find_batch`] asks about: how a block or a batch ends.
+pub(crate) struct Run {
+    pub(crate) is_block: bool,
+    pub(crate) time: Timestamp,
+    pub(crate) last_position: Position,
+    pub(crate) bytes: u64,
+}
+
+impl Run {
+    fn of_block(row: &BlockRow) -> Self {
+        Self {
+            is_block: true,
+            time: row.last_time,
+            last_position: row.last_position,
+            bytes: u64::from(row.bytes),
+        }
+    }
+
+    fn of_batch(batch: &Batch) -> Self {
+        Self {
+            is_block: false,
+            time: batch.time(),
+            last_position: batch.header().last_position(),
+            bytes: batch.bytes().len() as u64,
+        }
+    }
 }
 
 /// The newest message of a key in segments: its seq, and whether it removes the key.
@@ -174,13 +197,10 @@ pub(crate) fn bytes_of(
     from: Seq,
 ) -> Result<u64, ReadError> {
     let mut bytes = 0;
-    let none = find_batch(segments, topic, from, |run| {
-        if let Run::Block { bytes: more, .. } = run {
-            bytes += more;
-        }
+    find_batch(segments, topic, from, |block| {
+        bytes += block.bytes;
         false
     })?;
-    debug_assert!(none.is_none());
     Ok(bytes)
 }
 
@@ -199,8 +219,15 @@ pub struct PatternReader {
 /// The next batch of a block that is being read; ordered by position.
 struct Head {
     position: Position,
-    entry: Bytes,
-    rest: Bytes,
+    batch: Batch,
+    rest: std::vec::IntoIter<Batch>,
+}
+
+/// What one look at a segment gave.
+enum Read {
+    Entry(Bytes),
+    Nothing,
+    End,
 }
 
 impl PartialEq for Head {
@@ -234,33 +261,50 @@ impl PatternReader {
         self.next
     }
 
-    /// Reads up to `bytes_max` of the topics that `wanted` names, but not beyond the
-    /// segments there are. When it returns, all through `next() - 1` was handed out.
+    /// Reads up to `bytes_max` of the topics that `wanted` names, but not beyond `sealed`,
+    /// through which `segments` hold everything. When it returns, all through `next() - 1`
+    /// was handed out. After an error it stands where it was, and can be asked again.
     pub(crate) fn step(
         &mut self,
-        segments: &[Arc<Segment>],
+        (segments, sealed): (&[Arc<Segment>], Position),
         wanted: &dyn Fn(TopicId) -> bool,
         bytes_max: usize,
     ) -> Result<Vec<Bytes>, ReadError> {
         let mut out = Vec::new();
         let mut bytes = 0;
         while bytes < bytes_max {
-            if self.segment.is_none() && !self.enter(segments, wanted)? {
-                break;
-            }
-            match self.pop()? {
-                Some(entry) => {
+            match self.read_next((segments, sealed), wanted) {
+                Ok(Read::Entry(entry)) => {
                     bytes += entry.len();
                     out.push(entry);
                 }
-                None => {
-                    let done = self.segment.take();
-                    let last = done.map_or(self.next, |segment| segment.meta().last.next());
-                    self.next = self.next.max(last);
-                }
+                Ok(Read::Nothing) => {}
+                Ok(Read::End) => break,
+                // What was read counts; the error comes again with the next step.
+                Err(_) if !out.is_empty() => break,
+                Err(error) => return Err(error),
             }
         }
         Ok(out)
+    }
+
+    fn read_next(
+        &mut self,
+        (segments, sealed): (&[Arc<Segment>], Position),
+        wanted: &dyn Fn(TopicId) -> bool,
+    ) -> Result<Read, ReadError> {
+        if self.segment.is_none() && !self.enter(segments, wanted)? {
+            // The last segments may be gone, or never have been: nothing lived in them.
+            self.next = self.next.max(sealed.next());
+            return Ok(Read::End);
+        }
+        if let Some(entry) = self.pop()? {
+            return Ok(Read::Entry(entry));
+        }
+        let done = self.segment.take();
+        let last = done.map_or(self.next, |segment| segment.meta().last.next());
+        self.next = self.next.max(last);
+        Ok(Read::Nothing)
     }
 
     /// Goes to the segment that holds `next`, or the first one after it.
@@ -271,7 +315,7 @@ impl PatternReader {
     ) -> Result<bool, ReadError> {
         let at = segments.partition_point(|segment| segment.meta().last < self.next);
         let Some(segment) = segments.get(at) else { return Ok(false) };
-        let (mut from, mut asked) = (0, (TopicId(0), false));
+        let (mut from, mut asked, mut found) = (0, None, Vec::new());
         loop {
             let rows = segment.index().blocks(from, 1024)?;
             if rows.is_empty() {
@@ -279,15 +323,18 @@ impl PatternReader {
             }
             from += rows.len() as u64;
             for row in rows {
-                if asked.0 != row.topic {
-                    asked = (row.topic, wanted(row.topic));
-                }
-                if asked.1 && row.last_position >= self.next {
-                    self.rows.push(row);
+                let (topic, is_wanted) =
+                    asked.filter(|(topic, _)| *topic == row.topic).unwrap_or_else(|| {
+                        (row.topic, wanted(row.topic))
+                    });
+                asked = Some((topic, is_wanted));
+                if is_wanted && row.last_position >= self.next {
+                    found.push(row);
                 }
             }
         }
-        self.rows.sort_by_key(|row| Reverse(row.first_position));
+        found.sort_by_key(|row| Reverse(row.first_position));
+        self.rows = found;
         self.segment = Some(Arc::clone(segment));
         Ok(true)
     }
@@ -299,26 +346,23 @@ impl PatternReader {
             let head = self.open.peek().map(|head| head.0.position);
             let row = self.rows.last().filter(|row| head.is_none_or(|at| row.first_position < at));
             let Some(row) = row.copied() else { break };
+            let next = self.next;
+            let mut batches = batches(&segment, &row)?;
+            batches.retain(|batch| batch.header().last_position() >= next);
             self.rows.pop();
-            let block = segment.read_blocks(&[row])?.pop().unwrap_or_default();
-            self.open_next(block);
+            self.open_next(batches.into_iter());
         }
         let Some(Reverse(head)) = self.open.pop() else { return Ok(None) };
         self.open_next(head.rest);
-        let last = EntryHeader::read(&head.entry).map(|(header, _)| header.last_position());
-        self.next = self.next.max(last.unwrap_or(head.position).next());
-        Ok(Some(head.entry))
+        self.next = self.next.max(head.batch.header().last_position().next());
+        Ok(Some(head.batch.bytes().clone()))
     }
 
-    /// Puts the next batch of a block, from `next` on, onto the heap.
-    fn open_next(&mut self, mut rest: Bytes) {
-        // A block whose checksum fits holds what was written: entries.
-        while let Ok(entry) = Entry::take_trusted(&mut rest) {
-            if entry.header.last_position() >= self.next {
-                let position = entry.header.position;
-                self.open.push(Reverse(Head { position, entry: entry.bytes, rest }));
-                return;
-            }
+    /// Puts the next batch of a block onto the heap.
+    fn open_next(&mut self, mut rest: std::vec::IntoIter<Batch>) {
+        if let Some(batch) = rest.next() {
+            let position = batch.header().position;
+            self.open.push(Reverse(Head { position, batch, rest }));
         }
     }
 }

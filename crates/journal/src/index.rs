@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut};
 use gapless_core::batch::FLAG_KEYS;
 use gapless_core::{Batch, Position, Seq, Timestamp, TopicId};
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
 use crate::blobs::{Blob, BlobError, Blobs};
 use crate::error::ReadError;
@@ -50,11 +51,29 @@ pub(crate) struct KeyRow {
     pub(crate) seq: Seq,
     pub(crate) time: Timestamp,
     pub(crate) tombstone: bool,
+    /// Its time to live; zero when it has none, or is a tombstone.
+    pub(crate) ttl_ms: u32,
+}
+
+/// In the place of a time to live: the message removes its key. No message lives so long
+/// (`TTL_MAX`).
+const TOMBSTONE: u32 = u32::MAX;
+
+impl KeyRow {
+    /// Whether the message may go, given that nothing older of its key is left: a tombstone
+    /// after its grace, another after its time to live.
+    pub(crate) fn is_past(&self, grace: Duration, now: Timestamp) -> bool {
+        if self.tombstone {
+            self.time.after(grace) <= now
+        } else {
+            self.ttl_ms != 0 && self.time.0.saturating_add(u64::from(self.ttl_ms)) <= now.0
+        }
+    }
 }
 
 /// The hash under which a key is found. 128 bits, keyed with the store's epoch, so that two
 /// keys never meet by chance nor by intent.
-pub fn key_hash(epoch: u64, key: &[u8]) -> u128 {
+pub(crate) fn key_hash(epoch: u64, key: &[u8]) -> u128 {
     SipHasher13::new_with_keys(epoch, 0x6761_706c_6573_7321).hash(key).as_u128()
 }
 
@@ -107,17 +126,16 @@ impl Row for KeyRow {
         out.put_u128_le(self.hash);
         out.put_u64_le(self.seq.0);
         out.put_u64_le(self.time.0);
-        out.put_u32_le(u32::from(self.tombstone));
+        out.put_u32_le(if self.tombstone { TOMBSTONE } else { self.ttl_ms });
     }
 
     fn read(mut row: &[u8]) -> Self {
-        Self {
-            topic: TopicId(row.get_u64_le()),
-            hash: row.get_u128_le(),
-            seq: Seq(row.get_u64_le()),
-            time: Timestamp(row.get_u64_le()),
-            tombstone: row.get_u32_le() != 0,
-        }
+        let (topic, hash) = (TopicId(row.get_u64_le()), row.get_u128_le());
+        let (seq, time) = (Seq(row.get_u64_le()), Timestamp(row.get_u64_le()));
+        let last = row.get_u32_le();
+        let tombstone = last == TOMBSTONE;
+        let ttl_ms = if tombstone { 0 } else { last };
+        Self { topic, hash, seq, time, tombstone, ttl_ms }
     }
 }
 
@@ -198,6 +216,7 @@ impl IndexBuilder {
                     seq: batch.seq_of(&record),
                     time: header.time,
                     tombstone: record.is_tombstone(),
+                    ttl_ms: record.ttl_ms.unwrap_or(0),
                 };
                 self.topic_keys.insert(hash, row);
             }
@@ -249,7 +268,7 @@ fn expiry(batch: &Batch) -> Timestamp {
     if batch.header().ttl_min_ms == 0 {
         return Timestamp::NEVER;
     }
-    let lasts = batch.records().map(|record| record.ttl_ms.map(|ttl| time.0 + u64::from(ttl)));
+    let lasts = batch.records().map(|record| record.ttl_ms.map(|ttl| time.0.saturating_add(u64::from(ttl))));
     lasts.map(|at| at.map_or(Timestamp::NEVER, Timestamp)).max().unwrap_or(time)
 }
 

@@ -47,7 +47,11 @@ impl Lsn {
     /// The number of the frame after this one.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0.checked_add(1).expect("2^64 frames are never written"))
+        Self(
+            self.0
+                .checked_add(1)
+                .expect("2^64 frames are never written"),
+        )
     }
 
     /// The number of the frame before this one; [`Lsn::NONE`] stays.
@@ -221,7 +225,9 @@ pub enum LogError {
         path: PathBuf,
     },
     /// A frame that had been flushed is missing or broken.
-    #[error("the log is damaged at frame {lsn} ({place}): {why}; restore it, or have the doctor cut it there")]
+    #[error(
+        "the log is damaged at frame {lsn} ({place}): {why}; restore it, or have the doctor cut it there"
+    )]
     Damaged {
         /// Where, for people.
         place: String,
@@ -231,7 +237,9 @@ pub enum LogError {
         why: String,
     },
     /// It was written by a version that this one does not know.
-    #[error("{place} has format version {found}, this program knows {known}; use the program that wrote it")]
+    #[error(
+        "{place} has format version {found}, this program knows {known}; use the program that wrote it"
+    )]
     Version {
         /// Where, for people.
         place: String,
@@ -241,7 +249,9 @@ pub enum LogError {
         known: u16,
     },
     /// It holds frames of another store.
-    #[error("{place} belongs to the store {found:016x}, not to {known:016x}; put each store's files into a folder of its own")]
+    #[error(
+        "{place} belongs to the store {found:016x}, not to {known:016x}; put each store's files into a folder of its own"
+    )]
     OtherStore {
         /// Where, for people.
         place: String,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
-use gapless_core::Position;
+use gapless_core::{Position, Timestamp};
 
 use crate::blobs::{Blobs, Created};
 use crate::error::OpenError;
@@ -18,6 +18,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"gaplman\n");
 /// The version of the manifest format.
 pub const MANIFEST_VERSION: u16 = 1;
 const PREFIX: &str = "manifest-";
+/// What the names of segments begin with.
+pub(crate) const SEGMENT_PREFIX: &str = "segment-";
+/// What the names of checkpoints begin with.
+pub(crate) const CHECKPOINT_PREFIX: &str = "checkpoint-";
 /// How many jumps are remembered: each is one unclean end, and old cursors are rare.
 const JUMPS_MAX: usize = 64;
 
@@ -50,6 +54,8 @@ pub struct Manifest {
     pub log_end: Lsn,
     /// The last position that was given when this was written.
     pub last_position: Position,
+    /// The time of the newest entry when this was written.
+    pub last_time: Timestamp,
     /// Set by a clean close: nothing was appended after `log_end`.
     pub clean: bool,
     /// The checkpoint, if there is one.
@@ -72,6 +78,7 @@ impl Manifest {
             replay_from: Lsn::FIRST,
             log_end: Lsn::NONE,
             last_position: Position(0),
+            last_time: Timestamp(0),
             clean: true,
             checkpoint: None,
             segments: Vec::new(),
@@ -129,10 +136,12 @@ impl Manifest {
             let why = "another process wrote it".to_owned();
             return Err(OpenError::Damaged { name, why });
         }
-        for old in blobs.list(PREFIX)? {
-            if old < format!("{PREFIX}{:020}", self.number.saturating_sub(1)) {
-                blobs.delete(&old)?;
-            }
+        // It counts from here on, so nothing below may look like a failure of it.
+        match blobs.list(PREFIX) {
+            // The one before it need not have the number before it: one that could not be
+            // stored leaves a hole in the numbers.
+            Ok(names) => names.iter().rev().skip(2).for_each(|old| delete(blobs, old)),
+            Err(error) => tracing::warn!(%error, "old manifests stay"),
         }
         Ok(())
     }
@@ -158,6 +167,7 @@ impl Manifest {
             self.replay_from.0,
             self.log_end.0,
             self.last_position.0,
+            self.last_time.0,
         ] {
             out.put_u64_le(number);
         }
@@ -205,6 +215,7 @@ impl Manifest {
         manifest.replay_from = Lsn(number(&mut rest)?);
         manifest.log_end = Lsn(number(&mut rest)?);
         manifest.last_position = Position(number(&mut rest)?);
+        manifest.last_time = Timestamp(number(&mut rest)?);
         manifest.checkpoint = Some(text(&mut rest)?).filter(|name| !name.is_empty());
         for _ in 0..rest.try_get_u32_le().map_err(short)? {
             manifest.segments.push(SegmentMeta {
@@ -219,6 +230,13 @@ impl Manifest {
             manifest.jumps.push(Jump { last, next });
         }
         Ok(manifest)
+    }
+}
+
+/// Deletes a blob that nothing names any more. If that fails, opening deletes it.
+pub(crate) fn delete(blobs: &dyn Blobs, name: &str) {
+    if let Err(error) = blobs.delete(name) {
+        tracing::warn!(name, %error, "a blob that nothing needs stays for now");
     }
 }
 

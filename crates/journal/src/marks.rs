@@ -5,19 +5,33 @@
 //! flushes for everybody. A blocked publisher leads itself when nobody else does, which
 //! saves it two wake-ups; the flusher's thread leads for all who do not block.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use gapless_core::Durability;
 
 use crate::error::Failure;
 use crate::log::Lsn;
 
+/// How long a full disk is left alone before the same frames are tried again.
+const FULL_RETRY: Duration = Duration::from_millis(20);
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// All that had gathered is written, or the journal has failed.
+    Done,
+    /// The disk is full: trying again at once would be in vain.
+    Full,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     written: AtomicU64,
     flushed: AtomicU64,
+    failed: AtomicBool,
     waiting: Mutex<Waiting>,
     /// Blocked publishers wait here for their mark, or for their turn to lead.
     turns: Condvar,
@@ -68,6 +82,9 @@ impl Marks {
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
+        if !self.failed.load(Ordering::Acquire) {
+            return None;
+        }
         lock(&self.waiting).failure.clone()
     }
 
@@ -93,6 +110,7 @@ impl Marks {
     pub(crate) fn fail(&self, failure: Failure) {
         let mut waiting = lock(&self.waiting);
         waiting.failure.get_or_insert(failure);
+        self.failed.store(true, Ordering::Release);
         let wakers: Vec<Waker> = waiting.wakers.drain(..).map(|(_, _, waker)| waker).collect();
         let room = std::mem::take(&mut waiting.room);
         drop(waiting);
@@ -101,12 +119,13 @@ impl Marks {
         wakers.into_iter().chain(room).for_each(Waker::wake);
     }
 
-    /// Asks whether the wait is over, and leaves `waker` if not.
+    /// Asks whether the wait is over, and leaves `waker` if not. `again` says that the same
+    /// waiter asked before.
     pub(crate) fn poll(
         &self,
-        lsn: Lsn,
-        wanted: Durability,
+        (lsn, wanted): (Lsn, Durability),
         waker: &Waker,
+        again: bool,
     ) -> Option<Result<Durability, Failure>> {
         let reached = self.reached(lsn);
         if reached >= wanted {
@@ -120,7 +139,13 @@ impl Marks {
         if let Some(failure) = &waiting.failure {
             return Some(Err(failure.clone()));
         }
-        waiting.wakers.push((lsn, wanted, waker.clone()));
+        // A ticket that is polled again would otherwise be here many times.
+        let same = |(at, to, by): &(Lsn, Durability, Waker)| {
+            *at == lsn && *to == wanted && by.will_wake(waker)
+        };
+        if !again || !waiting.wakers.iter().any(same) {
+            waiting.wakers.push((lsn, wanted, waker.clone()));
+        }
         if !waiting.kicked {
             waiting.kicked = true;
             self.kicks.notify_one();
@@ -133,7 +158,7 @@ impl Marks {
         &self,
         lsn: Lsn,
         wanted: Durability,
-        turn: impl Fn(),
+        turn: impl Fn() -> Turn,
     ) -> Result<Durability, Failure> {
         let mut waiting = lock(&self.waiting);
         loop {
@@ -144,51 +169,60 @@ impl Marks {
             if let Some(failure) = &waiting.failure {
                 return Err(failure.clone());
             }
-            waiting = if waiting.leading {
-                self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                self.lead(waiting, &turn)
-            };
+            if waiting.leading {
+                waiting = self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            waiting = self.lead(waiting, &turn, FULL_RETRY).0;
         }
     }
 
     /// Takes one turn as the leader, if nobody leads, else waits until that one is done.
-    pub(crate) fn take_turn(&self, turn: impl Fn()) {
+    pub(crate) fn take_turn(&self, turn: impl Fn() -> Turn) {
         let mut waiting = lock(&self.waiting);
         while waiting.leading {
             waiting = self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        drop(self.lead(waiting, &turn));
+        drop(self.lead(waiting, &turn, Duration::ZERO));
     }
 
-    /// The life of the flusher's thread: a turn whenever somebody asked for one.
-    pub(crate) fn serve(&self, turn: impl Fn()) {
+    /// The life of the flusher's thread: a turn whenever somebody asked for one, and while
+    /// the disk is full one now and then, so that all goes on by itself when it is not.
+    pub(crate) fn serve(&self, turn: impl Fn() -> Turn) {
         let mut waiting = lock(&self.waiting);
         while waiting.failure.is_none() {
-            waiting = if waiting.kicked && !waiting.leading {
-                waiting.kicked = false;
-                self.lead(waiting, &turn)
-            } else {
-                self.kicks.wait(waiting).unwrap_or_else(PoisonError::into_inner)
-            };
+            if !waiting.kicked || waiting.leading {
+                waiting = self.kicks.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            waiting.kicked = false;
+            let turned;
+            (waiting, turned) = self.lead(waiting, &turn, FULL_RETRY);
+            waiting.kicked |= turned == Turn::Full;
         }
     }
 
     fn lead<'a>(
         &'a self,
         mut waiting: MutexGuard<'a, Waiting>,
-        turn: &impl Fn(),
-    ) -> MutexGuard<'a, Waiting> {
+        turn: &impl Fn() -> Turn,
+        rest: Duration,
+    ) -> (MutexGuard<'a, Waiting>, Turn) {
         waiting.leading = true;
         drop(waiting);
-        turn();
-        let mut waiting = lock(&self.waiting);
-        waiting.leading = false;
-        self.turns.notify_all();
-        if waiting.kicked {
-            self.kicks.notify_one();
+        let leader = Leader(self);
+        let turned = turn();
+        if turned == Turn::Full && !rest.is_zero() {
+            // Still leading, so that nobody else tries in vain meanwhile. Only a failure
+            // notifies before the time is over.
+            let waiting = lock(&self.waiting);
+            if waiting.failure.is_none() {
+                let rested = self.turns.wait_timeout(waiting, rest);
+                drop(rested.unwrap_or_else(PoisonError::into_inner));
+            }
         }
-        waiting
+        drop(leader);
+        (lock(&self.waiting), turned)
     }
 
     /// Asks the flusher's thread for a turn without waiting for it.
@@ -202,11 +236,34 @@ impl Marks {
 
     /// Leaves a waker to be called when there may be room to append.
     pub(crate) fn wait_for_room(&self, waker: &Waker) {
-        lock(&self.waiting).room.push(waker.clone());
+        let mut waiting = lock(&self.waiting);
+        if waiting.failure.is_some() {
+            drop(waiting);
+            return waker.wake_by_ref();
+        }
+        waiting.room.push(waker.clone());
     }
 
     pub(crate) fn room_made(&self) {
         let room = std::mem::take(&mut lock(&self.waiting).room);
         room.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Lets go of the leadership, whatever ends the turn. A turn that panics ends the journal
+/// too, because nobody knows what it had done; else all who wait would wait for ever.
+struct Leader<'a>(&'a Marks);
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Failure::Poisoned { why: Arc::from("the flusher panicked") });
+        }
+        let mut waiting = lock(&self.0.waiting);
+        waiting.leading = false;
+        self.0.turns.notify_all();
+        if waiting.kicked {
+            self.0.kicks.notify_one();
+        }
     }
 }

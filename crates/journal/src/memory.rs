@@ -17,9 +17,7 @@ use bytes::Bytes;
 
 use crate::{
     blobs::{Blob, BlobError, BlobWriter, Blobs, Created, check_name},
-    log::{
-        AppendError, Floor, Log, LogError, LogReader, LogWriter, Lsn, Prepare, TakeOver, Visit,
-    },
+    log::{AppendError, Floor, Log, LogError, LogReader, LogWriter, Lsn, Prepare, TakeOver, Visit},
 };
 
 /// The largest frame of a [`MemoryLog`], in bytes: as large as a [`crate::file_log`]

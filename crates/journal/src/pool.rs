@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -50,12 +51,13 @@ impl Pool {
         lock(&self.queue.tasks).0.len()
     }
 
-    /// Runs `task` on the pool.
+    /// Runs `task` on the pool, unless `max` wait already.
     pub(crate) fn run<T: Send + 'static>(
         &self,
+        max: usize,
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Pending<T> {
-        let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, given_up: false }));
+        let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, refused: None }));
         let filler = Filler(Arc::clone(&slot));
         let task = move || {
             let value = task();
@@ -66,7 +68,9 @@ impl Pool {
             return Pending(slot);
         }
         let mut tasks = lock(&self.queue.tasks);
-        if !tasks.1 {
+        if tasks.0.len() >= max {
+            lock(&slot).refused = Some(ReadError::Busy { max });
+        } else if !tasks.1 {
             tasks.0.push_back(Box::new(task));
         }
         drop(tasks);
@@ -95,7 +99,10 @@ fn serve(queue: &Queue) {
         match tasks.0.pop_front() {
             Some(task) => {
                 drop(tasks);
-                task();
+                // A task that panics tells its waiter by its end, and the thread goes on.
+                if catch_unwind(AssertUnwindSafe(task)).is_err() {
+                    tracing::error!("a read of history panicked");
+                }
                 tasks = lock(&queue.tasks);
             }
             None => tasks = queue.wake.wait(tasks).unwrap_or_else(PoisonError::into_inner),
@@ -106,7 +113,7 @@ fn serve(queue: &Queue) {
 struct Slot<T> {
     value: Option<T>,
     waker: Option<Waker>,
-    given_up: bool,
+    refused: Option<ReadError>,
 }
 
 /// Held by a task. Its end, with a value or without, wakes who waits.
@@ -115,7 +122,9 @@ struct Filler<T>(Arc<Mutex<Slot<T>>>);
 impl<T> Drop for Filler<T> {
     fn drop(&mut self) {
         let mut slot = lock(&self.0);
-        slot.given_up = slot.value.is_none();
+        if slot.value.is_none() && slot.refused.is_none() {
+            slot.refused = Some(ReadError::Closed);
+        }
         let waker = slot.waker.take();
         drop(slot);
         waker.into_iter().for_each(Waker::wake);
@@ -133,8 +142,8 @@ impl<T> Future for Pending<T> {
         if let Some(value) = slot.value.take() {
             return Poll::Ready(Ok(value));
         }
-        if slot.given_up {
-            return Poll::Ready(Err(ReadError::Closed));
+        if let Some(refused) = &slot.refused {
+            return Poll::Ready(Err(refused.clone()));
         }
         slot.waker = Some(context.waker().clone());
         Poll::Pending

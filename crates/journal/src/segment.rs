@@ -9,7 +9,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use gapless_core::{Batch, Entry, EntryError, Position};
 
-use crate::blobs::{Blob, BlobError, BlobWriter, Blobs};
+use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, Created};
+use crate::checkpoint::name_taken;
 use crate::error::ReadError;
 use crate::index::{BlockRow, Index, IndexBuilder, IndexFault};
 
@@ -102,10 +103,14 @@ impl<'a> SegmentWriter<'a> {
     /// Ends it: durable, data first, then the index. `last` is the last position it
     /// accounts for, even if nothing is left of that.
     pub(crate) fn finish(self, last: Position) -> Result<Segment, BlobError> {
-        self.data.finish()?;
         let (first, _, index) = self.index.finish(self.offset);
         let meta = SegmentMeta { name: self.name.into(), first, last, bytes: self.offset };
-        self.blobs.put(&meta.index_name(), &index)?;
+        if self.data.finish()? == Created::AlreadyThere {
+            return Err(name_taken(meta.data_name()));
+        }
+        if self.blobs.put(&meta.index_name(), &index)? == Created::AlreadyThere {
+            return Err(name_taken(meta.index_name()));
+        }
         Segment::open(self.blobs, meta, |_| {}).map_err(|error| match error {
             ReadError::Blobs(error) => Arc::into_inner(error).unwrap_or(BlobError::Full),
             other => BlobError::Io {
@@ -118,9 +123,13 @@ impl<'a> SegmentWriter<'a> {
 }
 
 fn header(epoch: u64) -> [u8; HEADER_BYTES as usize] {
+    header_of(epoch, SEGMENT_VERSION)
+}
+
+fn header_of(epoch: u64, version: u16) -> [u8; HEADER_BYTES as usize] {
     let mut header = [0; HEADER_BYTES as usize];
     header[..8].copy_from_slice(MAGIC);
-    header[8..10].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
+    header[8..10].copy_from_slice(&version.to_le_bytes());
     header[16..24].copy_from_slice(&epoch.to_le_bytes());
     let crc = crc32c::crc32c(&header[..60]);
     header[60..].copy_from_slice(&crc.to_le_bytes());
@@ -247,9 +256,8 @@ fn read_header(data: &dyn Blob, name: &Arc<str>) -> Result<u64, ReadError> {
     let epoch = u64::from_le_bytes(found[16..24].try_into().expect("eight bytes are eight"));
     if found == header(epoch) {
         Ok(epoch)
-    } else if found.starts_with(MAGIC) && version > SEGMENT_VERSION {
-        let known = SEGMENT_VERSION;
-        Err(damaged(format!("it has format version {version}, this program knows {known}")))
+    } else if header_of(epoch, version) == found {
+        Err(ReadError::Version { name: Arc::clone(name), found: version, known: SEGMENT_VERSION })
     } else {
         Err(damaged("its header is damaged".to_owned()))
     }

@@ -20,7 +20,6 @@ const OVERHEAD_BYTES: u64 = 256;
 #[derive(Clone, Debug)]
 pub(crate) struct TailFrame {
     pub(crate) lsn: Lsn,
-    pub(crate) first: Position,
     pub(crate) last: Position,
     pub(crate) bytes: Bytes,
 }
@@ -62,7 +61,6 @@ impl Tail {
     pub(crate) fn push_settled(&mut self, frame: &Frame) {
         self.push(TailFrame {
             lsn: frame.lsn,
-            first: frame.first,
             last: frame.last,
             bytes: frame.bytes.clone(),
         });
@@ -78,6 +76,11 @@ impl Tail {
     /// The first position that can be served from here.
     pub(crate) fn first(&self) -> Position {
         self.first
+    }
+
+    /// The last position that is in a segment.
+    pub(crate) fn sealed(&self) -> Position {
+        self.sealed
     }
 
     /// The last position that can be served from here, or the sealed one when it is empty.
@@ -150,16 +153,16 @@ impl Tail {
 mod tests {
     use super::*;
 
-    fn frame(lsn: u64, first: u64, last: u64) -> TailFrame {
+    fn frame(lsn: u64, last: u64) -> TailFrame {
         let bytes = Bytes::from(vec![0; 100]);
-        TailFrame { lsn: Lsn(lsn), first: Position(first), last: Position(last), bytes }
+        TailFrame { lsn: Lsn(lsn), last: Position(last), bytes }
     }
 
     #[test]
     fn only_sealed_frames_are_evicted_and_a_read_before_the_tail_is_told() {
         let mut tail = Tail::new(Position(10));
         for lsn in 0..4 {
-            tail.push(frame(lsn, 11 + lsn * 10, 20 + lsn * 10));
+            tail.push(frame(lsn, 20 + lsn * 10));
         }
         assert!(tail.evict(0).is_empty());
         tail.seal(Position(30));

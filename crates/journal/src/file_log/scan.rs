@@ -91,12 +91,7 @@ pub(super) fn scan(files: Vec<Arc<LogFile>>, epoch: u64) -> Result<Scan, LogErro
     Ok(scan)
 }
 
-fn scan_file(
-    window: &mut Window<'_>,
-    file: usize,
-    epoch: u64,
-    scan: &mut Scan,
-) -> io::Result<()> {
+fn scan_file(window: &mut Window<'_>, file: usize, epoch: u64, scan: &mut Scan) -> io::Result<()> {
     let mut offset = 0;
     while offset < window.bytes {
         let parsed = frame::parse(window.at(offset)?, epoch);
@@ -162,7 +157,8 @@ impl<'a> Window<'a> {
             let rest = usize::try_from(self.bytes - self.start).unwrap_or(usize::MAX);
             self.filled = 0;
             let want = rest.min(WINDOW_BYTES);
-            self.file.read_exact_at(&mut self.memory[..want], self.start)?;
+            self.file
+                .read_exact_at(&mut self.memory[..want], self.start)?;
             self.filled = want;
         }
         let skip = (offset - self.start) as usize;

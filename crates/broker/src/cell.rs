@@ -1,0 +1,326 @@
+//! A topic as the broker holds it: its machine, its newest batches, and who waits for more.
+//!
+//! One short lock around plain code; nothing is awaited under it. The tail holds only what
+//! has settled, so whatever is in it may be seen.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use bytes::Bytes;
+use gapless_core::batch::FLAG_KEYS;
+use gapless_core::topic::{Effect, Input};
+use gapless_core::{
+    Batch, Entry, EntryHeader, GapReason, Position, Seq, Storage, Timestamp, Topic, TopicId,
+    TopicName, TopicSettings, View,
+};
+use gapless_journal::{Lsn, Sink};
+
+use crate::delayed::Waiting;
+
+/// Locks a mutex whose data is whole even if a holder panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One topic.
+pub(crate) struct Cell {
+    pub(crate) id: TopicId,
+    pub(crate) name: TopicName,
+    pub(crate) state: Mutex<CellState>,
+    /// Where to leave a note when retention has work here.
+    pub(crate) trims: Arc<Mutex<Vec<TopicId>>>,
+}
+
+pub(crate) struct CellState {
+    pub(crate) machine: Topic,
+    pub(crate) settings: Arc<TopicSettings>,
+    /// The position of the last entry that changed this state.
+    pub(crate) as_of: Position,
+    /// The position of the last message that is gone.
+    pub(crate) floor_position: Position,
+    /// When the oldest kept message was accepted; only ever too early.
+    pub(crate) oldest_time: Timestamp,
+    tail: VecDeque<Slice>,
+    pub(crate) tail_bytes: u64,
+    readers: BTreeMap<u64, Waker>,
+    keys: Option<Box<Keys>>,
+    /// Counts evictions, so that who looked into segments before knows if that still holds.
+    pub(crate) evictions: u64,
+    pub(crate) delayed: Option<Box<Waiting>>,
+    trim_noted: bool,
+    pub(crate) deleted: bool,
+}
+
+/// Neighbouring batches that became visible together.
+struct Slice {
+    first: Seq,
+    lsn: Lsn,
+    bytes: Bytes,
+}
+
+/// The newest message of each key, as far as it is in memory. Messages that have not
+/// settled yet are in it too.
+#[derive(Debug, Default)]
+struct Keys {
+    newest: HashMap<u128, (Seq, bool)>,
+    prune_at: usize,
+}
+
+impl Cell {
+    pub(crate) fn new(
+        id: TopicId,
+        name: TopicName,
+        settings: Arc<TopicSettings>,
+        trims: Arc<Mutex<Vec<TopicId>>>,
+    ) -> Self {
+        let state = CellState {
+            machine: Topic::new(settings.dedup),
+            settings,
+            as_of: Position(0),
+            floor_position: Position(0),
+            oldest_time: Timestamp::NEVER,
+            tail: VecDeque::new(),
+            tail_bytes: 0,
+            readers: BTreeMap::new(),
+            keys: None,
+            evictions: 0,
+            delayed: None,
+            trim_noted: false,
+            deleted: false,
+        };
+        Self { id, name, state: Mutex::new(state), trims }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CellState> {
+        lock(&self.state)
+    }
+}
+
+impl Sink for Cell {
+    fn settled(&self, lsn: Lsn, bytes: Bytes, wakers: &mut Vec<Waker>) {
+        let mut state = self.lock();
+        if state.push(lsn, bytes) && !state.trim_noted {
+            state.trim_noted = true;
+            drop(state);
+            lock(&self.trims).push(self.id);
+            state = self.lock();
+        }
+        wakers.extend(std::mem::take(&mut state.readers).into_values());
+    }
+}
+
+impl CellState {
+    /// Adds batches that may be seen now. Tells whether retention has work to do.
+    pub(crate) fn push(&mut self, lsn: Lsn, bytes: Bytes) -> bool {
+        let (mut first, mut last) = (Seq(0), Seq(0));
+        for header in headers(&bytes) {
+            if first == Seq(0) {
+                first = header.seq;
+                if self.oldest_time == Timestamp::NEVER {
+                    self.oldest_time = header.time;
+                }
+            }
+            last = header.last_seq();
+        }
+        if first == Seq(0) {
+            return false;
+        }
+        self.tail_bytes += bytes.len() as u64;
+        self.tail.push_back(Slice { first, lsn, bytes });
+        if last > self.machine.settled() {
+            self.step(Timestamp(0), Input::Settled { through: last });
+        }
+        let retention = &self.settings.retention;
+        let kept = self.machine.settled().next().distance(self.machine.first());
+        retention.bytes.is_some() || retention.count.is_some_and(|count| kept > count)
+    }
+
+    /// Drives the machine and gives its one effect back, if it had any.
+    pub(crate) fn step(&mut self, now: Timestamp, input: Input<'_>) -> Option<Effect> {
+        let mut effects = Vec::new();
+        self.machine.step(now, input, &mut effects);
+        effects.pop()
+    }
+
+    /// The first seq that may be read. Retention by count holds at once, even before the
+    /// floor is written down.
+    pub(crate) fn first(&self) -> Seq {
+        let next = self.machine.settled().next();
+        let by_count = self.settings.retention.count.map_or(Seq(1), |count| {
+            Seq(next.0.saturating_sub(count).max(1))
+        });
+        self.machine.first().max(by_count)
+    }
+
+    /// One past the last seq that may be read.
+    pub(crate) fn next(&self) -> Seq {
+        self.machine.settled().next()
+    }
+
+    pub(crate) fn view(&self) -> View {
+        let next = self.next();
+        let by_count = self.first() > self.machine.first();
+        let reason =
+            if by_count { GapReason::Retention } else { self.machine.floor_reason() };
+        View {
+            first: self.first(),
+            floor_reason: reason,
+            tail: self.tail.front().map_or(next, |slice| slice.first),
+            next,
+        }
+    }
+
+    pub(crate) fn wait(&mut self, reader: u64, waker: &Waker) {
+        self.readers.insert(reader, waker.clone());
+    }
+
+    pub(crate) fn wake_all(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.readers).into_values().collect()
+    }
+
+    /// Batches from `from` on that are in memory, up to `bytes_max` but at least one.
+    pub(crate) fn take(&self, from: Seq, bytes_max: usize) -> Vec<Bytes> {
+        let start = self.tail.partition_point(|slice| slice.first <= from).saturating_sub(1);
+        let mut bytes = 0;
+        let mut parts = Vec::new();
+        for slice in self.tail.iter().skip(start) {
+            if bytes > 0 && bytes + slice.bytes.len() > bytes_max {
+                break;
+            }
+            let part = if slice.first < from {
+                skip_before(slice.bytes.clone(), from)
+            } else {
+                slice.bytes.clone()
+            };
+            bytes += part.len();
+            if !part.is_empty() {
+                parts.push(part);
+            }
+        }
+        parts
+    }
+
+    /// The batches in memory, oldest first.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = Batch> + '_ {
+        self.tail.iter().flat_map(|slice| batches(slice.bytes.clone()))
+    }
+
+    /// Drops what is no longer in memory.
+    pub(crate) fn evict(&mut self, through: Lsn) {
+        while self.tail.front().is_some_and(|slice| slice.lsn <= through) {
+            self.drop_front();
+        }
+    }
+
+    /// Drops the oldest batches of a volatile topic until `bytes_max` are left; tells the
+    /// new first seq if any went.
+    pub(crate) fn shrink(&mut self, bytes_max: u64) -> Option<Seq> {
+        let mut dropped = false;
+        while self.tail_bytes > bytes_max && self.tail.len() > 1 {
+            self.drop_front();
+            dropped = true;
+        }
+        dropped.then(|| self.tail.front().map_or(self.next(), |slice| slice.first))
+    }
+
+    fn drop_front(&mut self) {
+        if let Some(slice) = self.tail.pop_front() {
+            self.tail_bytes -= slice.bytes.len() as u64;
+            self.evictions += 1;
+        }
+        if self.tail.is_empty() {
+            self.tail.shrink_to_fit();
+        }
+        let first = self.tail.front().map_or(self.next(), |slice| slice.first);
+        if let Some(keys) = &mut self.keys
+            && keys.newest.len() > keys.prune_at
+        {
+            keys.newest.retain(|_, (seq, _)| *seq >= first);
+            keys.prune_at = (keys.newest.len() * 2).max(1024);
+        }
+    }
+
+    /// Whether the keys in memory are known.
+    pub(crate) fn tracks_keys(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// Begins to know the keys in memory. Everything must have settled.
+    pub(crate) fn track_keys(&mut self, hash: impl Fn(&[u8]) -> u128) {
+        let mut keys = Keys { newest: HashMap::new(), prune_at: 1024 };
+        for batch in self.batches() {
+            keys.note(&batch, &hash);
+        }
+        self.keys = Some(Box::new(keys));
+    }
+
+    /// Notes the keys of a batch that was just numbered, if keys are tracked.
+    pub(crate) fn note_keys(
+        &mut self,
+        records: &gapless_core::Records,
+        first: Seq,
+        hash: impl Fn(&[u8]) -> u128,
+    ) {
+        let Some(keys) = &mut self.keys else { return };
+        if records.flags & FLAG_KEYS == 0 {
+            return;
+        }
+        for record in records.iter() {
+            if let Some(key) = record.key {
+                let seq = first.plus(u64::from(record.offset));
+                keys.newest.insert(hash(key), (seq, record.is_tombstone()));
+            }
+        }
+    }
+
+    /// The newest message of a key in memory, if keys are tracked.
+    pub(crate) fn latest_of_key(&self, hash: u128) -> Option<(Seq, bool)> {
+        self.keys.as_ref()?.newest.get(&hash).copied()
+    }
+
+    pub(crate) fn retention_done(&mut self) {
+        self.trim_noted = false;
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.settings.storage == Storage::Durable
+    }
+}
+
+impl Keys {
+    fn note(&mut self, batch: &Batch, hash: impl Fn(&[u8]) -> u128) {
+        for record in batch.records() {
+            if let Some(key) = record.key {
+                let newest = (batch.seq_of(&record), record.is_tombstone());
+                self.newest.insert(hash(key), newest);
+            }
+        }
+    }
+}
+
+/// The headers of the entries in `bytes`.
+pub(crate) fn headers(bytes: &Bytes) -> impl Iterator<Item = EntryHeader> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let (header, len) = EntryHeader::read(bytes.get(at..)?).ok()?;
+        at += len;
+        Some(header)
+    })
+}
+
+/// The batches in `bytes`, which were checked before.
+pub(crate) fn batches(mut bytes: Bytes) -> impl Iterator<Item = Batch> {
+    std::iter::from_fn(move || Batch::new(Entry::take_trusted(&mut bytes).ok()?))
+}
+
+/// Drops the batches that lie wholly before `seq`.
+fn skip_before(mut bytes: Bytes, seq: Seq) -> Bytes {
+    while let Ok((header, len)) = EntryHeader::read(&bytes) {
+        if header.last_seq() >= seq || bytes.len() < len {
+            break;
+        }
+        drop(bytes.split_to(len));
+    }
+    bytes
+}

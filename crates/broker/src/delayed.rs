@@ -1,0 +1,257 @@
+//! Delayed messages: kept in a topic of the broker's own until they are due.
+//!
+//! A message with a not-before time is stored in `$delayed` with headers that say where it
+//! wants to go and when. In memory there is only its seq and its time. When it is due it is
+//! read back and published, in one append with the note that it is done: so it appears
+//! exactly once, whatever crashes in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gapless_core::{
+    Message, Position, PubSubError, PublishAck, PublishOptions, RecordsBuilder, RejectReason, Seq,
+    Timestamp, TopicName, TopicSettings,
+};
+
+use crate::broker::{Broker, Inner};
+use crate::cell::Cell;
+use crate::error::TopicError;
+use crate::publish::{Atomic, Prepared, Publishing};
+
+const TOPIC: &str = "$delayed";
+const TO: &str = "gapless-delayed-topic";
+const DUE: &str = "gapless-delayed-due";
+const ID: &str = "gapless-delayed-id";
+/// Delayed messages published in one turn of the keeper, so that others get theirs.
+const DUE_AT_ONCE: usize = 256;
+
+/// What waits, by its seq in the topic of delayed messages and by its time.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    by_seq: BTreeMap<Seq, Timestamp>,
+    by_due: BTreeSet<(Timestamp, Seq)>,
+}
+
+impl Waiting {
+    pub(crate) fn len(&self) -> usize {
+        self.by_seq.len()
+    }
+
+    pub(crate) fn insert(&mut self, seq: Seq, due: Timestamp) {
+        self.by_seq.insert(seq, due);
+        self.by_due.insert((due, seq));
+    }
+
+    pub(crate) fn remove(&mut self, seq: Seq) {
+        if let Some(due) = self.by_seq.remove(&seq) {
+            self.by_due.remove(&(due, seq));
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Seq, Timestamp)> + '_ {
+        self.by_seq.iter().map(|(seq, due)| (*seq, *due))
+    }
+
+    /// Notes when the messages just stored are due.
+    pub(crate) fn note(&mut self, records: impl Iterator<Item = (Seq, Option<Timestamp>)>) {
+        for (seq, due) in records {
+            if let Some(due) = due {
+                self.insert(seq, due);
+            }
+        }
+    }
+}
+
+impl Broker {
+    /// Takes a delayed message back before it is due; `id` is from its ack. Tells whether it
+    /// was still waiting.
+    ///
+    /// # Errors
+    /// When the system is in trouble.
+    pub async fn cancel_delayed(&self, id: Position) -> Result<bool, PubSubError> {
+        let Some(cell) = self.inner.delayed_cell() else { return Ok(false) };
+        let seq = Seq(id.0);
+        let known = |waiting: &Waiting| waiting.by_seq.contains_key(&seq);
+        if !cell.lock().delayed.as_deref().is_some_and(known) {
+            return Ok(false);
+        }
+        let atomic = Atomic { delay_done: Some((cell, seq, true)), ..Atomic::default() };
+        let ack = self.inner.commit(Vec::new(), &atomic, &PublishOptions::default()).await?;
+        Ok(!matches!(ack, PublishAck::Rejected(_)))
+    }
+
+    /// How many messages wait for their time.
+    pub fn delayed_len(&self) -> usize {
+        let cell = self.inner.delayed_cell();
+        cell.and_then(|cell| Some(cell.lock().delayed.as_ref()?.len())).unwrap_or(0)
+    }
+}
+
+impl Inner {
+    fn delayed_cell(&self) -> Option<Arc<Cell>> {
+        self.topics.find(&delayed_name())
+    }
+
+    /// Stores a message for later.
+    pub(crate) fn schedule(
+        &self,
+        topic: &TopicName,
+        message: &Message,
+        due: Timestamp,
+        options: &PublishOptions,
+    ) -> Publishing {
+        let Some(target) = self.topics.find(topic) else {
+            return self.reject(topic, RejectReason::UnknownTopic);
+        };
+        if !target.lock().is_durable() {
+            return self.reject(topic, RejectReason::NotDurable);
+        }
+        // An expectation would have to hold when it is due, where nobody could be told.
+        let late = due > self.clock.now().after(self.limits.delay_max);
+        if message.validate().is_err() || options.expect.is_some() || late {
+            return self.reject(topic, RejectReason::InvalidPayload);
+        }
+        let cell = match self.delayed_topic() {
+            Ok(cell) => cell,
+            Err(TopicError::System_(error)) => return Publishing::failed(error),
+            Err(_) => return self.reject(topic, RejectReason::QueueFull),
+        };
+        let waiting = cell.lock().delayed.as_ref().map_or(0, |delayed| delayed.len());
+        if waiting >= self.limits.delayed_max {
+            return self.reject(topic, RejectReason::QueueFull);
+        }
+        let mut stored = message.clone();
+        stored.not_before = None;
+        stored.headers.push((TO.to_owned(), Bytes::copy_from_slice(topic.as_str().as_bytes())));
+        stored.headers.push((DUE.to_owned(), Bytes::copy_from_slice(&due.0.to_le_bytes())));
+        // The same id may be used in two topics, so it is told apart here.
+        if let Some(id) = stored.id.take() {
+            let scoped = [topic.as_str().as_bytes(), &[0], &id].concat();
+            let hash = self.journal.key_hash(&scoped).to_le_bytes();
+            stored.id = Some(Bytes::copy_from_slice(&hash));
+            stored.headers.push((ID.to_owned(), id));
+        }
+        let mut records = RecordsBuilder::default();
+        if records.push(&stored).is_err() {
+            return self.reject(topic, RejectReason::InvalidPayload);
+        }
+        let part = Prepared::new(cell, records.finish(), None);
+        let publishing = self.commit(vec![part], &Atomic::default(), options);
+        self.keeper.wake();
+        publishing.map_acks(|ack| match ack {
+            PublishAck::Accepted(accepted) => {
+                PublishAck::Scheduled { id: Position(accepted.first.0), due }
+            }
+            other => other,
+        })
+    }
+
+    fn delayed_topic(&self) -> Result<Arc<Cell>, TopicError> {
+        if let Some(cell) = self.delayed_cell() {
+            return Ok(cell);
+        }
+        let cell = self.create_topic(&delayed_name(), TopicSettings::default())?;
+        cell.lock().delayed.get_or_insert_default();
+        Ok(cell)
+    }
+
+    /// When the next delayed message is due.
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
+        let cell = self.delayed_cell()?;
+        let state = cell.lock();
+        state.delayed.as_ref()?.by_due.first().map(|(due, _)| *due)
+    }
+
+    /// Publishes what is due. Tells whether there may be more.
+    pub(crate) fn publish_due(&self, now: Timestamp) -> bool {
+        let Some(cell) = self.delayed_cell() else { return false };
+        let due: Vec<(Timestamp, Seq)> = {
+            let state = cell.lock();
+            let settled = state.machine.settled();
+            let Some(waiting) = &state.delayed else { return false };
+            let due = waiting.by_due.iter().take_while(|(at, _)| *at <= now);
+            due.filter(|(_, seq)| *seq <= settled).take(DUE_AT_ONCE).copied().collect()
+        };
+        let more = due.len() == DUE_AT_ONCE;
+        let mut published = false;
+        for (_, seq) in due {
+            published |= self.publish_one(&cell, seq);
+        }
+        if published {
+            self.forget_done(&cell, now);
+        }
+        more
+    }
+
+    fn publish_one(&self, cell: &Arc<Cell>, seq: Seq) -> bool {
+        let message = match self.read_one(cell, seq) {
+            Ok(Some(found)) => found.message,
+            // Only retention could take it, and this topic has none; so say so and go on.
+            Ok(None) => {
+                tracing::error!(%seq, "a delayed message is not in its topic any more");
+                return self.end_delayed(cell, seq, Vec::new());
+            }
+            Err(error) => {
+                tracing::warn!(%seq, %error, "cannot read a delayed message; will try again");
+                return false;
+            }
+        };
+        let target = message.header(TO).and_then(|name| std::str::from_utf8(name).ok());
+        let target = target.and_then(|name| TopicName::parse(name).ok());
+        let Some(target) = target else { return self.end_delayed(cell, seq, Vec::new()) };
+        let mut message = message;
+        message.id = message.header(ID).cloned();
+        message.headers.retain(|(name, _)| ![TO, DUE, ID].contains(&name.as_str()));
+        let mut records = RecordsBuilder::default();
+        match (self.topics.find(&target), records.push(&message)) {
+            (Some(topic), Ok(())) if topic.lock().is_durable() => {
+                let part = Prepared::new(topic, records.finish(), None);
+                self.end_delayed(cell, seq, vec![part])
+            }
+            _ => {
+                self.emit("delayed.dropped", &[("topic", target.as_str().into())]);
+                tracing::warn!(topic = target.as_str(), "a delayed message has lost its topic");
+                self.end_delayed(cell, seq, Vec::new())
+            }
+        }
+    }
+
+    fn end_delayed(&self, cell: &Arc<Cell>, seq: Seq, parts: Vec<Prepared>) -> bool {
+        let done = Some((Arc::clone(cell), seq, false));
+        let atomic = Atomic { delay_done: done, ..Atomic::default() };
+        // Nobody waits for it: the ack was given when it was scheduled.
+        self.commit(parts, &atomic, &PublishOptions::default()).is_accepted()
+    }
+
+    /// Lets go of stored messages whose successors are all done.
+    fn forget_done(&self, cell: &Arc<Cell>, now: Timestamp) {
+        let below = {
+            let state = cell.lock();
+            let first = state.delayed.as_ref().and_then(|waiting| waiting.by_seq.keys().next().copied());
+            first.unwrap_or(state.next())
+        };
+        if let Err(error) = self.trim(cell, below, gapless_core::GapReason::Expiry, now) {
+            tracing::warn!(%error, "cannot let go of delayed messages that are done");
+        }
+    }
+}
+
+pub(crate) fn delayed_name() -> TopicName {
+    TopicName::parse(TOPIC).expect("the name is well formed")
+}
+
+/// Finds the due time among encoded headers.
+pub(crate) fn due_of(mut headers: &[u8]) -> Option<Timestamp> {
+    use gapless_core::batch::{take_bytes, take_varint};
+    while !headers.is_empty() {
+        let len = take_varint(&mut headers)?;
+        let name = take_bytes(&mut headers, len)?;
+        let len = take_varint(&mut headers)?;
+        let value = take_bytes(&mut headers, len)?;
+        if name == DUE.as_bytes() {
+            return value.try_into().ok().map(|bytes| Timestamp(u64::from_le_bytes(bytes)));
+        }
+    }
+    None
+}

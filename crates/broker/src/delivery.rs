@@ -1,0 +1,148 @@
+//! What a subscriber is handed.
+
+use bytes::Bytes;
+use gapless_core::{Batch, GapReason, Message, Position, Seq, Timestamp, TopicName};
+use gapless_journal::without;
+
+use crate::cell::batches;
+
+/// One step of a subscription.
+#[derive(Clone, Debug)]
+pub enum Delivery {
+    /// History from here to there comes next (recovery response).
+    Recovering {
+        /// The place of the subscriber: a seq of its topic, or a position.
+        from: u64,
+        /// How far history goes at this moment, included.
+        to: u64,
+    },
+    /// Messages, history or live.
+    Messages(Messages),
+    /// Numbers that will not be delivered, and why.
+    Gap(GapNotice),
+    /// History is done; what comes now is live (recovery complete).
+    Live,
+}
+
+/// Numbers of a topic that a subscriber will not get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GapNotice {
+    /// The topic; `None` when it tells of all topics of the subscription.
+    pub topic: Option<TopicName>,
+    /// The first seq that is missing, if it is known. A subscriber of a pattern may have
+    /// seen some of those before `to`; then it is not.
+    pub from: Option<Seq>,
+    /// The last seq that is missing, if the gap is one of seqs.
+    pub to: Option<Seq>,
+    /// The positions that are accounted for by this notice.
+    pub positions: Option<(Position, Position)>,
+    /// Why they are missing.
+    pub reason: GapReason,
+}
+
+/// Messages of one topic that account for the seqs `from` to `to`: a seq between them that
+/// does not come was compacted away or has expired.
+#[derive(Clone, Debug)]
+pub struct Messages {
+    topic: TopicName,
+    from: Seq,
+    to: Seq,
+    last_position: Position,
+    now: Timestamp,
+    parts: Vec<Bytes>,
+}
+
+/// A message with its numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// Its place in its topic.
+    pub seq: Seq,
+    /// Its place in the journal.
+    pub position: Position,
+    /// When it was accepted.
+    pub time: Timestamp,
+    /// What was sent.
+    pub message: Message,
+}
+
+impl Messages {
+    pub(crate) fn new(
+        topic: TopicName,
+        (from, to): (Seq, Seq),
+        last_position: Position,
+        now: Timestamp,
+        parts: Vec<Bytes>,
+    ) -> Self {
+        Self { topic, from, to, last_position, now, parts }
+    }
+
+    /// Where they were published.
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
+    /// The first seq they account for.
+    pub fn from(&self) -> Seq {
+        self.from
+    }
+
+    /// The last seq they account for.
+    pub fn to(&self) -> Seq {
+        self.to
+    }
+
+    /// The last position they account for: what a token is made of.
+    pub fn last_position(&self) -> Position {
+        self.last_position
+    }
+
+    /// How many bytes they have.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
+
+    /// The batches, as stored, without messages whose time to live is over. The first may
+    /// hold messages before [`Messages::from`], the last some after [`Messages::to`].
+    pub fn batches(&self) -> impl Iterator<Item = Batch> + '_ {
+        let now = self.now;
+        let wanted = |batch: &Batch| batch.last() >= self.from && batch.first() <= self.to;
+        let all = self.parts.iter().cloned().flat_map(batches).filter(wanted);
+        all.filter_map(move |batch| {
+            if batch.may_have_expired(now) {
+                without(&batch, |record| !batch.is_expired(record, now))
+            } else {
+                Some(batch)
+            }
+        })
+    }
+
+    /// The messages, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Delivered> + '_ {
+        self.batches().flat_map(|batch| {
+            let delivered: Vec<Delivered> = batch
+                .records()
+                .filter(|record| (self.from..=self.to).contains(&batch.seq_of(record)))
+                .map(|record| Delivered {
+                    seq: batch.seq_of(&record),
+                    position: batch.position_of(&record),
+                    time: batch.time(),
+                    message: batch.message(&record),
+                })
+                .collect();
+            delivered
+        })
+    }
+
+    /// How many messages there are.
+    pub fn count(&self) -> usize {
+        let wanted = |batch: &Batch| {
+            let header = batch.header();
+            let whole = header.seq >= self.from && header.last_seq() <= self.to;
+            let within = |record: &gapless_core::Record<'_>| {
+                (self.from..=self.to).contains(&batch.seq_of(record))
+            };
+            if whole { header.count as usize } else { batch.records().filter(within).count() }
+        };
+        self.batches().map(|batch| wanted(&batch)).sum()
+    }
+}

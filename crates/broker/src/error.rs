@@ -1,0 +1,152 @@
+//! What can go wrong at the broker's handle, one type per operation.
+
+use gapless_core::{
+    Epoch, NameError, PatternError, PubSubError, RejectReason, Seq, SettingsError, StartError,
+    TopicName,
+};
+use gapless_journal::{BeginError, Failure, KeepError, OpenError, ReadError};
+
+/// Why a topic was not made, changed, trimmed or deleted.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopicError {
+    /// There is no such topic. Nothing was changed.
+    #[error("there is no topic {0}; `gapless topic create {0}` makes one")]
+    Unknown(TopicName),
+    /// A topic of this name is there with other settings. It was not changed.
+    #[error("topic {0} exists with other settings; change them with `configure`")]
+    Exists(TopicName),
+    /// The name is kept for the broker itself. Nothing was changed.
+    #[error("names that begin with `$` are the broker's own; choose another for {0}")]
+    System(TopicName),
+    /// The settings make no sense. Nothing was changed.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Whether a topic is durable or volatile cannot be changed. Nothing was changed.
+    #[error("topic {0} cannot change between durable and volatile; make a new one")]
+    Storage(TopicName),
+    /// There are as many topics as there may be. Nothing was changed.
+    #[error("there are {max} topics already, which is the limit")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// A seq that is not there yet was named. Nothing was changed.
+    #[error("the topic's next seq is {next}; it cannot be trimmed below {wanted}")]
+    Ahead {
+        /// What was asked for.
+        wanted: Seq,
+        /// What comes next.
+        next: Seq,
+    },
+    /// History could not be read. Nothing was changed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The system is in trouble.
+    #[error(transparent)]
+    System_(#[from] PubSubError),
+}
+
+/// Why a subscription was not made. Nothing was changed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubscribeError {
+    /// The pattern is none.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// The name is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A seq or a time makes sense for one existing topic only.
+    #[error("{0} is not an existing topic; start at the beginning, now, or a position")]
+    NeedsTopic(String),
+    /// The seq is not there yet.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// There are as many subscriptions as there may be.
+    #[error("there are {max} subscriptions already, which is the limit")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// History could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The broker is closed.
+    #[error("the broker is closed")]
+    Closed,
+}
+
+/// Why a subscription ended.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FollowError {
+    /// The topic was deleted.
+    #[error("topic {0} was deleted")]
+    Deleted(TopicName),
+    /// History could not be read; the subscription stands where it stood, and may be asked
+    /// again.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The broker is closed.
+    #[error("the broker is closed")]
+    Closed,
+}
+
+/// Why a token is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no position; expected 16 hex digits, a colon and a number, as in \
+         `{}:42`", Epoch(0x1234))]
+pub struct TokenError {
+    /// What was given.
+    pub text: String,
+}
+
+/// Why a broker did not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokerOpenError {
+    /// The journal did not open.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    /// The folder could not be made or read.
+    #[error("cannot use the folder {folder}: {source}")]
+    Folder {
+        /// Which folder.
+        folder: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Why a broker did not close cleanly. What was acknowledged is safe all the same; the
+/// next opening takes a little longer.
+#[derive(Debug, thiserror::Error)]
+#[error("the store was not closed cleanly: {0}")]
+pub struct CloseError(#[from] pub(crate) KeepError);
+
+/// What a publisher is told when the journal takes nothing: a reason to wait, or trouble.
+pub(crate) fn refused(error: BeginError) -> Result<RejectReason, PubSubError> {
+    match error {
+        BeginError::Busy { .. } => Ok(RejectReason::QueueFull),
+        BeginError::TooLarge { bytes, max } => {
+            Ok(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
+        }
+        BeginError::Full => Err(PubSubError::StorageFull),
+        BeginError::Failed(Failure::Closed) => Err(PubSubError::Stopped),
+        BeginError::Failed(Failure::Fenced { .. }) => Err(PubSubError::Unavailable),
+        BeginError::Failed(_) => Err(PubSubError::Unavailable),
+        other => Err(PubSubError::Internal(other.to_string())),
+    }
+}
+
+/// What a publisher is told whose message was taken but never confirmed.
+pub(crate) fn unconfirmed(failure: &Failure) -> PubSubError {
+    match failure {
+        Failure::Fenced { .. } => PubSubError::Fenced,
+        _ => PubSubError::Poisoned,
+    }
+}

@@ -1,0 +1,30 @@
+//! What the broker says about itself, as messages on `$events.>`.
+//!
+//! Events are volatile: who wants them subscribes, and an event that nobody wants is not
+//! even made. The body is JSON; its fields are in `docs/events.md`.
+
+use gapless_core::{Message, RecordsBuilder, TopicName};
+use serde_json::{Map, Value};
+
+use crate::broker::Inner;
+
+impl Inner {
+    /// Says that something happened, if anybody listens. `kind` is the rest of the subject,
+    /// such as `topic.created`.
+    pub(crate) fn emit(&self, kind: &'static str, fields: &[(&str, Value)]) {
+        let subject = format!("$events.{kind}");
+        let Ok(subject) = TopicName::parse(&subject) else { return };
+        if !self.router.is_wanted(&subject) {
+            return;
+        }
+        let mut body: Map<String, Value> =
+            fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        body.insert("event".to_owned(), kind.into());
+        body.insert("time_ms".to_owned(), self.clock.now().0.into());
+        let mut records = RecordsBuilder::default();
+        let message = Message::new(Value::Object(body).to_string());
+        if records.push(&message).is_ok() {
+            self.route(&subject, &records.finish());
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Following one topic by its seqs.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use gapless_core::cursor::{Effect, Input};
+use gapless_core::{Cursor, GapReason, Position, Seq};
+use gapless_journal::{Pending, ReadError};
+
+use crate::broker::Inner;
+use crate::cell::{Cell, headers};
+use crate::delivery::{Delivery, GapNotice, Messages};
+use crate::error::FollowError;
+use crate::subscription::Shared;
+
+/// A place in one topic.
+pub(crate) struct TopicFollower {
+    cell: Arc<Cell>,
+    cursor: Cursor,
+    position: Position,
+    reading: Option<Reading>,
+    /// What comes before anything else: a gap found when the subscription was made.
+    ready: VecDeque<(Delivery, Position)>,
+    handed_out: Position,
+    recovering: bool,
+    /// Up to this seq (included) only the newest message of each key is wanted.
+    newest_only_to: Seq,
+}
+
+/// A step of history that is being read.
+struct Reading {
+    from: Seq,
+    to: Seq,
+    read: Pending<Result<Vec<Bytes>, ReadError>>,
+}
+
+impl TopicFollower {
+    pub(crate) fn new(cell: Arc<Cell>, cursor: Cursor, position: Position) -> Self {
+        Self {
+            cell,
+            cursor,
+            position,
+            reading: None,
+            ready: VecDeque::new(),
+            handed_out: position,
+            recovering: false,
+            newest_only_to: Seq(0),
+        }
+    }
+
+    pub(crate) fn tell_first(&mut self, delivery: Delivery) {
+        self.tell(delivery);
+    }
+
+    /// Hands this out next; with it, everything up to `position` is handed out.
+    fn tell(&mut self, delivery: Delivery) {
+        self.ready.push_back((delivery, self.position));
+    }
+
+    pub(crate) fn newest_only(&mut self, to: Seq) {
+        self.newest_only_to = to;
+    }
+
+    /// Everything of the topic up to here was handed out.
+    pub(crate) fn position(&self) -> Position {
+        self.handed_out
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        inner: &Inner,
+        shared: &Shared,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Delivery, FollowError>> {
+        loop {
+            if let Some((delivery, through)) = self.ready.pop_front() {
+                self.handed_out = self.handed_out.max(through);
+                return Poll::Ready(Ok(delivery));
+            }
+            if let Some(reading) = &mut self.reading {
+                let read = match Pin::new(&mut reading.read).poll(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(read) => read,
+                };
+                let (from, to) = (reading.from, reading.to);
+                self.reading = None;
+                let parts = read.and_then(|parts| parts).map_err(closed_or_read)?;
+                shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
+                let bytes: usize = parts.iter().map(Bytes::len).sum();
+                inner.metrics.recovered_bytes.increment(bytes as u64);
+                self.hand_out(inner, shared, (from, to), parts)?;
+                continue;
+            }
+            if !self.look(inner, shared, context)? {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Asks the cursor what to do, and does it. False means to wait.
+    fn look(
+        &mut self,
+        inner: &Inner,
+        shared: &Shared,
+        context: &mut Context<'_>,
+    ) -> Result<bool, FollowError> {
+        let now = inner.clock.now();
+        inner.enforce_age(&self.cell, now)?;
+        let cell = Arc::clone(&self.cell);
+        let mut state = cell.lock();
+        if state.deleted {
+            return Err(FollowError::Deleted(cell.name.clone()));
+        }
+        let mut effects = Vec::new();
+        self.cursor.step(now, Input::Look(state.view()), &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::CaughtUp => {
+                    self.recovering = false;
+                    self.tell(Delivery::Live);
+                }
+                Effect::Gap(gap) => {
+                    self.position = self.position.max(state.floor_position);
+                    let notice = GapNotice {
+                        topic: Some(self.cell.name.clone()),
+                        from: Some(gap.from),
+                        to: Some(gap.to),
+                        positions: None,
+                        reason: gap.reason,
+                    };
+                    self.tell(Delivery::Gap(notice));
+                }
+                Effect::Take { from, to_max } => {
+                    let parts = state.take(from, inner.limits.step_bytes);
+                    drop(state);
+                    self.hand_out(inner, shared, (from, to_max), parts)?;
+                    return Ok(true);
+                }
+                Effect::History { from, to } => {
+                    drop(state);
+                    if !std::mem::replace(&mut self.recovering, true) {
+                        let (from, to) = (from.0, to.0);
+                        self.tell(Delivery::Recovering { from, to });
+                    }
+                    let bytes = inner.limits.step_bytes;
+                    let read = inner.journal.read_topic(self.cell.id, (from, to), bytes);
+                    self.reading = Some(Reading { from, to, read });
+                    return Ok(true);
+                }
+                Effect::Wait => {
+                    if self.ready.is_empty() {
+                        if inner.is_closed() {
+                            return Err(FollowError::Closed);
+                        }
+                        state.wait(shared.id, context.waker());
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves the cursor over what was read and makes a delivery of it.
+    fn hand_out(
+        &mut self,
+        inner: &Inner,
+        shared: &Shared,
+        (from, to_max): (Seq, Seq),
+        mut parts: Vec<Bytes>,
+    ) -> Result<(), FollowError> {
+        let now = inner.clock.now();
+        let (mut to, mut count) = (from.prev(), 0);
+        for header in parts.iter().flat_map(headers).take_while(|each| each.seq <= to_max) {
+            to = header.last_seq().min(to_max);
+            count += header.count;
+            self.position = header.position.plus(to.distance(header.seq));
+        }
+        if to < from {
+            // Segments end before the tail begins: the topic was trimmed meanwhile, and the
+            // next look tells; or they are damaged, and then nothing may be skipped.
+            if self.cell.lock().first() > from {
+                return Ok(());
+            }
+            return Err(ReadError::Missing { topic: self.cell.id, seq: from }.into());
+        }
+        let took = Input::Took { from, to };
+        self.cursor.step(now, took, &mut Vec::new());
+        shared.place.store(to.0, Ordering::Relaxed);
+        if from <= self.newest_only_to {
+            parts = inner.newest_of_keys(&self.cell, parts, self.newest_only_to)?;
+        } else if count == 0 {
+            self.tell(Delivery::Gap(GapNotice {
+                topic: Some(self.cell.name.clone()),
+                from: Some(from),
+                to: Some(to),
+                positions: None,
+                reason: GapReason::Compaction,
+            }));
+            return Ok(());
+        }
+        let name = self.cell.name.clone();
+        let messages = Messages::new(name, (from, to), self.position, now, parts);
+        self.tell(Delivery::Messages(messages));
+        Ok(())
+    }
+}
+
+pub(crate) fn closed_or_read(error: ReadError) -> FollowError {
+    match error {
+        ReadError::Closed => FollowError::Closed,
+        other => FollowError::Read(other),
+    }
+}

@@ -1,0 +1,95 @@
+//! The thread that does what nobody waits for: it keeps the journal, carries out retention,
+//! and publishes delayed messages when they are due.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::broker::Inner;
+use crate::cell::lock;
+
+/// The thread, and how to wake and end it.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    signal: Arc<Signal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Signal {
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Keeper {
+    pub(crate) fn start(&self, inner: &Arc<Inner>) -> std::io::Result<()> {
+        let (signal, inner) = (Arc::clone(&self.signal), Arc::downgrade(inner));
+        let serve = move || {
+            loop {
+                // Only borrowed for the turn, so that the last handle to go ends the broker.
+                let Some(inner) = inner.upgrade() else { return };
+                inner.keep();
+                let wait = inner.keeper_wait(inner.clock.now());
+                drop(inner);
+                let state = lock(&signal.state);
+                let idle = |state: &mut (bool, bool)| !state.0 && !state.1;
+                let waited = signal.changed.wait_timeout_while(state, wait, idle);
+                let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                if state.1 {
+                    return;
+                }
+                state.0 = false;
+            }
+        };
+        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(serve)?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// Asks for a turn soon.
+    pub(crate) fn wake(&self) {
+        lock(&self.signal.state).0 = true;
+        self.signal.changed.notify_all();
+    }
+
+    /// Ends the thread after its turn.
+    pub(crate) fn stop(&self) {
+        lock(&self.signal.state).1 = true;
+        self.signal.changed.notify_all();
+        let Some(thread) = lock(&self.thread).take() else { return };
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            tracing::error!("the keeper's thread panicked");
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Inner {
+    /// One turn of the keeper.
+    pub(crate) fn keep(&self) {
+        let now = self.clock.now();
+        while self.publish_due(now) {}
+        for cell in self.topics.aged(now) {
+            if let Err(error) = self.enforce_age(&cell, now) {
+                tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");
+            }
+        }
+        self.enforce_sizes(now);
+        match self.journal.keep(self, now) {
+            Ok(kept) => {
+                if kept.sealed {
+                    self.emit("journal.sealed", &[]);
+                }
+                if kept.collected {
+                    self.emit("journal.collected", &[]);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "keeping the store must wait"),
+        }
+        self.metrics.journal(&self.journal.stats());
+    }
+}

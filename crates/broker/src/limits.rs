@@ -1,0 +1,56 @@
+//! Every maximum of a broker, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Limits of a broker. The defaults suit a server of any size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most topics: each costs about half a kilobyte of memory.
+    pub topics_max: usize,
+    /// Most subscriptions at the same time.
+    pub subscriptions_max: usize,
+    /// Most bytes of one message, key and headers included.
+    pub message_bytes_max: usize,
+    /// Bytes a subscriber is handed in one step, live or from history: large enough to be
+    /// efficient, small enough that others get their turn.
+    pub step_bytes: usize,
+    /// Bytes that wait for one subscriber of volatile subjects; past it the oldest go, and
+    /// the subscriber gets a gap notice.
+    pub mailbox_bytes_max: usize,
+    /// Messages that wait for one subscriber of volatile subjects.
+    pub mailbox_messages_max: usize,
+    /// Bytes a volatile topic keeps in memory, unless its retention says less.
+    pub volatile_topic_bytes_max: u64,
+    /// Messages that may wait for their time, over all topics: each costs some 60 bytes.
+    pub delayed_max: usize,
+    /// How far ahead a message may be delayed.
+    pub delay_max: Duration,
+    /// Most named cells.
+    pub cells_max: usize,
+    /// Most bytes of a cell's value.
+    pub cell_bytes_max: usize,
+    /// Most keys kept in memory per topic whose keys are looked up.
+    pub tracked_keys_max: usize,
+    /// How often the keeper looks for work, at the latest.
+    pub keep_interval: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            topics_max: 10_000_000,
+            subscriptions_max: 1_000_000,
+            message_bytes_max: 4 * 1024 * 1024,
+            step_bytes: 256 * 1024,
+            mailbox_bytes_max: 8 * 1024 * 1024,
+            mailbox_messages_max: 65_536,
+            volatile_topic_bytes_max: 4 * 1024 * 1024,
+            delayed_max: 10_000_000,
+            delay_max: Duration::from_secs(366 * 24 * 60 * 60),
+            cells_max: 1_000_000,
+            cell_bytes_max: 64 * 1024,
+            tracked_keys_max: 1_000_000,
+            keep_interval: Duration::from_millis(100),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Finding single messages: by seq, by key, by time, by position.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gapless_core::{Batch, Position, Seq, Timestamp, TopicName};
+use gapless_journal::{ReadError, without};
+
+use crate::broker::{Broker, Inner};
+use crate::cell::{Cell, batches};
+use crate::delivery::Delivered;
+use crate::error::TopicError;
+use crate::wait::block_on;
+
+impl Broker {
+    /// The newest message of a key; `None` when there is none, or it was removed.
+    ///
+    /// # Errors
+    /// When there is no such topic, or history cannot be read.
+    pub fn latest(&self, topic: &TopicName, key: &[u8]) -> Result<Option<Delivered>, TopicError> {
+        let cell = self.inner.cell(topic)?;
+        self.inner.enforce_age(&cell, self.inner.clock.now())?;
+        let newest = self.inner.latest_of_key(&cell, key)?;
+        match newest {
+            Some((seq, false)) => Ok(self.inner.read_one(&cell, seq)?),
+            _ => Ok(None),
+        }
+    }
+
+    /// The message of this seq; `None` when it is gone or not there yet.
+    ///
+    /// # Errors
+    /// When there is no such topic, or history cannot be read.
+    pub fn read(&self, topic: &TopicName, seq: Seq) -> Result<Option<Delivered>, TopicError> {
+        let cell = self.inner.cell(topic)?;
+        self.inner.enforce_age(&cell, self.inner.clock.now())?;
+        Ok(self.inner.read_one(&cell, seq)?)
+    }
+}
+
+impl Inner {
+    /// The seq of the newest message of a key, and whether it removes the key.
+    pub(crate) fn latest_of_key(
+        &self,
+        cell: &Cell,
+        key: &[u8],
+    ) -> Result<Option<(Seq, bool)>, ReadError> {
+        let hash = self.journal.key_hash(key);
+        loop {
+            let state = self.track_keys(cell);
+            if let Some((seq, tombstone)) = state.latest_of_key(hash) {
+                if seq <= state.machine.settled() || self.journal.failure().is_some() {
+                    return Ok(Some((seq, tombstone)));
+                }
+                // The newest is on its way to the disk; the answer waits for it.
+                drop(state);
+                self.journal.flush();
+                continue;
+            }
+            let evictions = state.evictions;
+            drop(state);
+            let found = self.journal.latest_of_key(cell.id, hash)?;
+            if cell.lock().evictions == evictions {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The message of this seq, if it may be read.
+    pub(crate) fn read_one(
+        &self,
+        cell: &Cell,
+        seq: Seq,
+    ) -> Result<Option<Delivered>, ReadError> {
+        let Some(batch) = self.batch_at(cell, seq)? else { return Ok(None) };
+        let now = self.clock.now();
+        let found = batch.records().find(|record| batch.seq_of(record) == seq);
+        let found = found.filter(|record| !batch.is_expired(record, now));
+        Ok(found.map(|record| Delivered {
+            seq,
+            position: batch.position_of(&record),
+            time: batch.time(),
+            message: batch.message(&record),
+        }))
+    }
+
+    /// The batch that accounts for this seq, if it is kept and visible.
+    pub(crate) fn batch_at(&self, cell: &Cell, seq: Seq) -> Result<Option<Batch>, ReadError> {
+        let parts = {
+            let state = cell.lock();
+            let view = state.view();
+            if seq < view.first || seq >= view.next {
+                return Ok(None);
+            }
+            (seq >= view.tail).then(|| state.take(seq, 1))
+        };
+        let parts = match parts {
+            Some(parts) => parts,
+            None => block_on(self.journal.read_topic(cell.id, (seq, seq), 1)).and_then(|r| r)?,
+        };
+        let holds = |batch: &Batch| (batch.first()..=batch.last()).contains(&seq);
+        Ok(parts.into_iter().flat_map(batches).find(holds))
+    }
+
+    /// The first seq of a topic that was accepted at `time` or later, and when; `None` when
+    /// there is none yet.
+    pub(crate) fn seq_at_time(
+        &self,
+        cell: &Cell,
+        time: Timestamp,
+    ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
+        let (first, tail) = {
+            let view = cell.lock().view();
+            (view.first, view.tail)
+        };
+        if first < tail
+            && let Some((seq, at)) = self.journal.find_time(cell.id, first, time)?
+            && seq < tail
+        {
+            return Ok(Some((seq.max(first), at)));
+        }
+        let state = cell.lock();
+        let found = state.batches().find(|batch| batch.time() >= time);
+        Ok(found.map(|batch| (batch.first().max(state.first()), batch.time())))
+    }
+
+    /// The first seq of a topic after a position.
+    pub(crate) fn seq_after(
+        &self,
+        cell: &Cell,
+        position: Position,
+    ) -> Result<Option<Seq>, ReadError> {
+        let (first, tail) = {
+            let view = cell.lock().view();
+            (view.first, view.tail)
+        };
+        let after = |header: &gapless_core::EntryHeader| {
+            header.seq.plus(position.next().distance(header.position)).max(first)
+        };
+        if first < tail
+            && let Some(header) = self.journal.find_position(cell.id, first, position)?
+            && header.seq < tail
+        {
+            return Ok(Some(after(&header)));
+        }
+        let state = cell.lock();
+        let found = state.batches().find(|batch| batch.header().last_position() > position);
+        Ok(found.map(|batch| after(batch.header())))
+    }
+
+    /// The parts with only those messages that are the newest of their key.
+    pub(crate) fn newest_of_keys(
+        &self,
+        cell: &Arc<Cell>,
+        parts: Vec<Bytes>,
+        to: Seq,
+    ) -> Result<Vec<Bytes>, ReadError> {
+        let mut kept = Vec::new();
+        for batch in parts.into_iter().flat_map(batches) {
+            if batch.first() > to {
+                kept.push(batch.bytes().clone());
+                continue;
+            }
+            let mut newest = Vec::new();
+            for record in batch.records() {
+                let seq = batch.seq_of(&record);
+                let is_newest = match record.key {
+                    Some(key) => self.latest_of_key(cell, key)? == Some((seq, false)),
+                    None => false,
+                };
+                if is_newest || seq > to {
+                    newest.push(record.offset);
+                }
+            }
+            let stays = |record: &gapless_core::Record<'_>| newest.contains(&record.offset);
+            kept.extend(without(&batch, stays).map(|batch| batch.bytes().clone()));
+        }
+        Ok(kept)
+    }
+}

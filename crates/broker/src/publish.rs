@@ -1,0 +1,709 @@
+//! Publishing: from messages to an ack.
+//!
+//! The records are made and their checksum computed before any lock. Then, under the
+//! topic's lock and in one place of the journal's frame, the topic decides and the numbers
+//! are given. Several topics, cells and delayed messages can share that one place: they
+//! are there together after a crash or not at all.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use gapless_core::batch::{FLAG_IDS, put_varint};
+use gapless_core::entry::ENTRY_HEADER_BYTES;
+use gapless_core::topic::{Effect, Input};
+use gapless_core::{
+    Accepted, Batch, Durability, Entry, EntryHeader, EntryKind, Expect, Message, Position,
+    PubSubError, PublishAck, PublishOptions, Records, RecordsBuilder, RejectReason, Resolved, Seq,
+    Timestamp, TopicName, resolve,
+};
+use gapless_journal::{Append, Sink, Ticket, checksum};
+
+use crate::broker::{Broker, Inner};
+use crate::cell::{Cell, CellState};
+use crate::delayed::due_of;
+use crate::error::{refused, unconfirmed};
+
+/// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
+/// accepted or refused already; what is left is that it becomes durable. Dropping it does
+/// not take the message back.
+#[must_use = "the ack tells whether the message was taken"]
+pub struct Publishing {
+    acks: Vec<PublishAck>,
+    result: Result<(), PubSubError>,
+    ticket: Option<Ticket>,
+    timing: Option<(Arc<Inner>, Duration)>,
+}
+
+impl Publishing {
+    pub(crate) fn failed(error: PubSubError) -> Self {
+        Self { acks: Vec::new(), result: Err(error), ticket: None, timing: None }
+    }
+
+    fn rejected(reason: RejectReason) -> Self {
+        Self::ready(PublishAck::Rejected(reason))
+    }
+
+    pub(crate) fn ready(ack: PublishAck) -> Self {
+        Self { acks: vec![ack], result: Ok(()), ticket: None, timing: None }
+    }
+
+    pub(crate) fn map_acks(mut self, change: impl FnMut(PublishAck) -> PublishAck) -> Self {
+        self.acks = std::mem::take(&mut self.acks).into_iter().map(change).collect();
+        self
+    }
+
+    /// Whether the broker took it; durability may still be to come.
+    pub fn is_accepted(&self) -> bool {
+        let rejected = |ack: &PublishAck| matches!(ack, PublishAck::Rejected(_));
+        self.result.is_ok() && !self.acks.iter().any(rejected)
+    }
+
+    /// Blocks until the ack is there. Flushes in this thread if nobody else does.
+    ///
+    /// # Errors
+    /// When the system is in trouble; [`PubSubError::fate`] says what became of it.
+    pub fn wait(mut self) -> Result<PublishAck, PubSubError> {
+        let reached = self.ticket.take().map(Ticket::wait);
+        self.finish(reached)?;
+        Ok(self.acks.swap_remove(0))
+    }
+
+    /// As [`Publishing::wait`], with the ack of every part of an atomic publish.
+    ///
+    /// # Errors
+    /// As [`Publishing::wait`].
+    pub fn wait_all(mut self) -> Result<Vec<PublishAck>, PubSubError> {
+        let reached = self.ticket.take().map(Ticket::wait);
+        self.finish(reached)?;
+        Ok(std::mem::take(&mut self.acks))
+    }
+
+    fn finish(
+        &mut self,
+        reached: Option<Result<Durability, gapless_journal::Failure>>,
+    ) -> Result<(), PubSubError> {
+        self.result.clone()?;
+        if let Some(reached) = reached {
+            let durability = reached.map_err(|failure| unconfirmed(&failure))?;
+            for ack in &mut self.acks {
+                if let PublishAck::Accepted(accepted) = ack {
+                    accepted.durability = durability;
+                }
+            }
+        }
+        if let Some((inner, began)) = self.timing.take() {
+            let took = inner.clock.monotonic().saturating_sub(began);
+            inner.metrics.ack_seconds.record(took.as_secs_f64());
+        }
+        Ok(())
+    }
+
+    fn poll_done(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PubSubError>> {
+        let reached = match &mut self.ticket {
+            None => None,
+            Some(ticket) => match Pin::new(ticket).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(reached) => Some(reached),
+            },
+        };
+        self.ticket = None;
+        Poll::Ready(self.finish(reached))
+    }
+
+    /// Awaits the ack of every part of an atomic publish.
+    ///
+    /// # Errors
+    /// As [`Publishing::wait`].
+    pub async fn all(mut self) -> Result<Vec<PublishAck>, PubSubError> {
+        std::future::poll_fn(|context| self.poll_done(context)).await?;
+        Ok(std::mem::take(&mut self.acks))
+    }
+}
+
+impl Future for Publishing {
+    type Output = Result<PublishAck, PubSubError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_done(context).map(|done| done.map(|()| self.acks.swap_remove(0)))
+    }
+}
+
+/// Several publishes, cell writes and a delayed message's end, to be done together.
+#[derive(Default)]
+pub struct Atomic {
+    pub(crate) parts: Vec<Part>,
+    pub(crate) cells: Vec<(Bytes, Option<Bytes>)>,
+    pub(crate) delay_done: Option<(Arc<Cell>, Seq, bool)>,
+}
+
+pub(crate) struct Part {
+    pub(crate) topic: TopicName,
+    pub(crate) messages: Result<Records, RejectReason>,
+    pub(crate) expect: Option<Expect>,
+}
+
+impl Atomic {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds messages to a topic.
+    #[must_use]
+    pub fn publish(self, topic: &TopicName, messages: &[Message]) -> Self {
+        self.part(topic, encode(messages), None)
+    }
+
+    /// Adds messages to a topic, on condition that its last seq, or that of the first
+    /// message's key, is as expected.
+    #[must_use]
+    pub fn publish_if(self, topic: &TopicName, messages: &[Message], expect: Expect) -> Self {
+        self.part(topic, encode(messages), Some(expect))
+    }
+
+    fn part(
+        mut self,
+        topic: &TopicName,
+        messages: Result<Records, RejectReason>,
+        expect: Option<Expect>,
+    ) -> Self {
+        self.parts.push(Part { topic: topic.clone(), messages, expect });
+        self
+    }
+
+    /// Sets a cell: a small named value, such as a cursor or an offset.
+    #[must_use]
+    pub fn set_cell(mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        self.cells.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Removes a cell.
+    #[must_use]
+    pub fn remove_cell(mut self, name: impl Into<Bytes>) -> Self {
+        self.cells.push((name.into(), None));
+        self
+    }
+}
+
+fn encode(messages: &[Message]) -> Result<Records, RejectReason> {
+    let delayed = messages.iter().any(|message| message.not_before.is_some());
+    if messages.is_empty()
+        || messages.len() > gapless_core::batch::BATCH_COUNT_MAX as usize
+        || delayed
+    {
+        return Err(RejectReason::InvalidPayload);
+    }
+    let size = |message: &Message| message.body.as_ref().map_or(0, Bytes::len) + 64;
+    let mut records = RecordsBuilder::with_capacity(messages.iter().map(size).sum());
+    for message in messages {
+        records.push(message).map_err(|_| RejectReason::InvalidPayload)?;
+    }
+    Ok(records.finish())
+}
+
+impl Broker {
+    /// Publishes one message.
+    pub fn publish(
+        &self,
+        topic: &TopicName,
+        message: &Message,
+        options: &PublishOptions,
+    ) -> Publishing {
+        let now = self.inner.clock.now();
+        match message.not_before {
+            Some(due) if due > now => self.inner.schedule(topic, message, due, options),
+            Some(_) => {
+                let message = Message { not_before: None, ..message.clone() };
+                self.publish_batch(topic, std::slice::from_ref(&message), options)
+            }
+            None => self.publish_batch(topic, std::slice::from_ref(message), options),
+        }
+    }
+
+    /// Publishes messages of one topic together: all are accepted or none, but that
+    /// duplicates among them are passed over.
+    pub fn publish_batch(
+        &self,
+        topic: &TopicName,
+        messages: &[Message],
+        options: &PublishOptions,
+    ) -> Publishing {
+        match encode(messages) {
+            Ok(records) => self.publish_records(topic, records, options),
+            Err(reason) => self.inner.reject(topic, reason),
+        }
+    }
+
+    /// Publishes records that were made and checked elsewhere, as a door does.
+    pub fn publish_records(
+        &self,
+        topic: &TopicName,
+        records: Records,
+        options: &PublishOptions,
+    ) -> Publishing {
+        match self.inner.topics.find(topic) {
+            Some(cell) if cell.lock().is_durable() => {
+                let part = Prepared::new(cell, records, options.expect);
+                self.inner.commit(vec![part], &Atomic::default(), options)
+            }
+            Some(cell) => self.inner.publish_volatile(&cell, &records, options),
+            None => self.inner.publish_subject(topic, &records, options),
+        }
+    }
+
+    /// Does several things together: after a crash all are there, or none.
+    pub fn commit(&self, atomic: Atomic, options: &PublishOptions) -> Publishing {
+        self.inner.commit_atomic(atomic, options)
+    }
+
+    /// Resolves when an append that was refused with `QueueFull` may be tried again.
+    pub async fn room(&self) {
+        let mut asked = false;
+        std::future::poll_fn(|context| {
+            if std::mem::replace(&mut asked, true) {
+                return Poll::Ready(());
+            }
+            self.inner.journal.wait_for_room(context.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// A part of a publish whose topic is found.
+pub(crate) struct Prepared {
+    cell: Arc<Cell>,
+    sink: Arc<dyn Sink>,
+    records: Records,
+    crc: u32,
+    expect: Option<Expect>,
+    /// The key for an expectation about one, and what segments know of it.
+    key: Option<(u128, Option<Seq>, u64)>,
+}
+
+impl Prepared {
+    pub(crate) fn new(cell: Arc<Cell>, records: Records, expect: Option<Expect>) -> Self {
+        let crc = checksum(&records.bytes);
+        let sink: Arc<dyn Sink> = Arc::clone(&cell) as _;
+        Self { cell, sink, records, crc, expect, key: None }
+    }
+}
+
+impl Inner {
+    pub(crate) fn reject(&self, topic: &TopicName, reason: RejectReason) -> Publishing {
+        self.metrics.rejected(&reason);
+        self.emit(
+            "publish.rejected",
+            &[("topic", topic.as_str().into()), ("reason", reason.name().into())],
+        );
+        Publishing::rejected(reason)
+    }
+
+    fn commit_atomic(&self, mut atomic: Atomic, options: &PublishOptions) -> Publishing {
+        let mut parts = Vec::with_capacity(atomic.parts.len());
+        for part in std::mem::take(&mut atomic.parts) {
+            let records = match part.messages {
+                Ok(records) => records,
+                Err(reason) => return self.reject(&part.topic, reason),
+            };
+            let Some(cell) = self.topics.find(&part.topic) else {
+                return self.reject(&part.topic, RejectReason::UnknownTopic);
+            };
+            if !cell.lock().is_durable() {
+                return self.reject(&part.topic, RejectReason::NotDurable);
+            }
+            parts.push(Prepared::new(cell, records, part.expect));
+        }
+        // A topic is locked once, so parts of one topic must be put together by the caller;
+        // topics are locked in the order of their numbers, so that two commits never wait
+        // for each other.
+        let mut ids: Vec<_> = parts.iter().map(|part| part.cell.id).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            let name = parts[0].cell.name.clone();
+            return self.reject(&name, RejectReason::InvalidPayload);
+        }
+        if let Some(reason) = self.check_cells(&atomic.cells) {
+            let name = TopicName::parse("$cells").expect("the name is well formed");
+            return self.reject(&name, reason);
+        }
+        self.commit(parts, &atomic, options)
+    }
+
+    fn check_cells(&self, cells: &[(Bytes, Option<Bytes>)]) -> Option<RejectReason> {
+        let max = self.limits.cell_bytes_max;
+        for (name, value) in cells {
+            let bytes = value.as_ref().map_or(0, Bytes::len).max(name.len());
+            if bytes > max {
+                return Some(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 });
+            }
+            if name.is_empty() {
+                return Some(RejectReason::InvalidPayload);
+            }
+        }
+        (self.cell_count() + cells.len() > self.limits.cells_max)
+            .then_some(RejectReason::QueueFull)
+    }
+
+    /// The one way into the journal for messages.
+    pub(crate) fn commit(
+        &self,
+        mut parts: Vec<Prepared>,
+        atomic: &Atomic,
+        options: &PublishOptions,
+    ) -> Publishing {
+        for part in &mut parts {
+            if let Err(error) = self.look_up_key(part) {
+                return Publishing::failed(error);
+            }
+        }
+        let began = self.clock.monotonic();
+        let mut publishing = loop {
+            match self.try_commit(&mut parts, atomic, options) {
+                Tried::Done(publishing) => break publishing,
+                Tried::KeyMoved(at) => {
+                    if let Err(error) = self.look_up_key(&mut parts[at]) {
+                        return Publishing::failed(error);
+                    }
+                }
+            }
+        };
+        publishing.timing = self.me.upgrade().map(|inner| (inner, began));
+        publishing
+    }
+
+    /// For an expectation about a key: what segments know of it, looked up without a lock.
+    fn look_up_key(&self, part: &mut Prepared) -> Result<(), PubSubError> {
+        if !matches!(part.expect, Some(Expect::KeyLast(_))) {
+            return Ok(());
+        }
+        let Some(key) = part.records.iter().next().and_then(|record| record.key) else {
+            return Ok(());
+        };
+        let hash = self.journal.key_hash(key);
+        let evictions = self.track_keys(&part.cell).evictions;
+        let internal = |error: gapless_journal::ReadError| PubSubError::Internal(error.to_string());
+        let found = self.journal.latest_of_key(part.cell.id, hash).map_err(internal)?;
+        part.key = Some((hash, found.map(|(seq, _)| seq), evictions));
+        Ok(())
+    }
+
+    /// Makes sure that the keys of a topic's messages in memory are known.
+    pub(crate) fn track_keys<'a>(&self, cell: &'a Cell) -> MutexGuard<'a, CellState> {
+        loop {
+            let mut state = cell.lock();
+            if state.tracks_keys() {
+                return state;
+            }
+            if state.machine.last() == state.machine.settled() || self.journal.failure().is_some()
+            {
+                state.track_keys(|key| self.journal.key_hash(key));
+                return state;
+            }
+            drop(state);
+            self.journal.flush();
+        }
+    }
+
+    fn try_commit(
+        &self,
+        parts: &mut [Prepared],
+        atomic: &Atomic,
+        options: &PublishOptions,
+    ) -> Tried {
+        let mut order: Vec<usize> = (0..parts.len()).collect();
+        order.sort_unstable_by_key(|&at| parts[at].cell.id);
+        let mut states: Vec<Option<MutexGuard<'_, CellState>>> = Vec::new();
+        states.resize_with(parts.len(), || None);
+        let mut wanted = Durability::Memory;
+        let mut required = Durability::Memory;
+        for &at in &order {
+            let state = parts[at].cell.lock();
+            let part = &parts[at];
+            match self.check_part(part, &state, options) {
+                Ok(resolved) => {
+                    wanted = wanted.max(resolved.durability);
+                    let own = state.settings.defaults().durability;
+                    required = required.max(own.unwrap_or(self.defaults.durability));
+                }
+                Err(Refused::Reason(reason)) => {
+                    let name = part.cell.name.clone();
+                    drop(state);
+                    drop(states);
+                    return Tried::Done(self.reject(&name, reason));
+                }
+                Err(Refused::KeyMoved) => return Tried::KeyMoved(at),
+            }
+            states[at] = Some(state);
+        }
+        // After the topics, always: only the keeper locks both, and in this order.
+        let mut delay_state = atomic.delay_done.as_ref().map(|(cell, _, _)| cell.lock());
+        if parts.is_empty() {
+            wanted = options.durability.unwrap_or(self.defaults.durability);
+            required = wanted;
+        }
+        let mut append = match self.journal.begin(room_for(parts, atomic)) {
+            Ok(append) => append,
+            Err(error) => {
+                drop(states);
+                return Tried::Done(match refused(error) {
+                    Ok(reason) => {
+                        self.metrics.rejected(&reason);
+                        Publishing::rejected(reason)
+                    }
+                    Err(error) => Publishing::failed(error),
+                });
+            }
+        };
+        let time = append.time(self.clock.now());
+        let mut machines = Vec::new();
+        let several = parts.len() > 1;
+        let mut offers = Vec::with_capacity(parts.len());
+        for (part, state) in parts.iter().zip(&mut states) {
+            let state = state.as_mut().expect("every part's topic was locked above");
+            if several {
+                // A later part may be refused; then the earlier ones must not have happened.
+                machines.push(state.machine.clone());
+            }
+            let offer = offer(part, state, time);
+            if let Offer::Rejected(reason) = offer {
+                for (state, machine) in states.iter_mut().zip(machines) {
+                    state.as_mut().expect("every part's topic was locked above").machine = machine;
+                }
+                let name = part.cell.name.clone();
+                drop(append);
+                drop(states);
+                return Tried::Done(self.reject(&name, reason));
+            }
+            offers.push(offer);
+        }
+        let mut acks = Vec::with_capacity(parts.len());
+        for ((part, state), offer) in parts.iter().zip(&mut states).zip(offers) {
+            let state = state.as_mut().expect("every part's topic was locked above");
+            acks.push(self.put_part(part, state, offer, (&mut append, time), wanted));
+        }
+        self.put_cells(atomic, &mut append, time);
+        if let (Some((cell, seq, cancelled)), Some(state)) = (&atomic.delay_done, &mut delay_state)
+        {
+            let header = EntryHeader {
+                time,
+                topic: cell.id,
+                seq: *seq,
+                flags: u16::from(*cancelled),
+                ..EntryHeader::new(EntryKind::DelayDone)
+            };
+            state.as_of = append.entry(header, &[]);
+            if let Some(delayed) = &mut state.delayed {
+                delayed.remove(*seq);
+            }
+        }
+        let ticket = append.finish(required, wanted);
+        drop((states, delay_state));
+        if acks.is_empty() {
+            // Nothing but cells: there is no seq to tell.
+            acks.push(PublishAck::Accepted(Accepted {
+                first: Seq(0),
+                last: Seq(0),
+                position: Position(0),
+                durability: wanted,
+                duplicate: false,
+            }));
+        }
+        let ticket = (wanted > Durability::Memory).then_some(ticket);
+        Tried::Done(Publishing { acks, result: Ok(()), ticket, timing: None })
+    }
+
+    /// Puts a part that the topic accepted into the frame.
+    fn put_part(
+        &self,
+        part: &Prepared,
+        state: &mut CellState,
+        offer: Offer,
+        (append, time): (&mut Append<'_>, Timestamp),
+        wanted: Durability,
+    ) -> PublishAck {
+        let (first, duplicates) = match offer {
+            Offer::Accepted { first, duplicates } => (first, duplicates),
+            Offer::Duplicates { first, last } => {
+                self.metrics.duplicates.increment(1);
+                return PublishAck::Accepted(Accepted {
+                    first,
+                    last,
+                    position: Position(0),
+                    durability: wanted,
+                    duplicate: true,
+                });
+            }
+            Offer::Rejected(reason) => return PublishAck::Rejected(reason),
+        };
+        let fresh;
+        let (records, crc) = if duplicates.is_empty() {
+            (&part.records, part.crc)
+        } else {
+            fresh = without_duplicates(&part.records, &duplicates);
+            (&fresh, checksum(&fresh.bytes))
+        };
+        let place = (part.cell.id, first);
+        let position = append.batch(place, time, (records, crc), &part.sink);
+        let last_position = position.plus(u64::from(records.count - 1));
+        state.as_of = last_position;
+        state.note_keys(records, first, |key| self.journal.key_hash(key));
+        if let Some(delayed) = &mut state.delayed {
+            let seq = |record: &gapless_core::Record<'_>| first.plus(u64::from(record.offset));
+            delayed.note(records.iter().map(|each| (seq(&each), due_of(each.headers))));
+        }
+        self.metrics.published_messages.increment(u64::from(records.count));
+        self.metrics.published_bytes.increment(records.bytes.len() as u64);
+        if self.router.is_wanted(&self.accepted_subject) {
+            let last = first.plus(u64::from(records.count - 1));
+            self.emit(
+                "publish.accepted",
+                &[
+                    ("topic", part.cell.name.as_str().into()),
+                    ("first", first.0.into()),
+                    ("last", last.0.into()),
+                ],
+            );
+        }
+        PublishAck::Accepted(Accepted {
+            first,
+            last: first.plus(u64::from(records.count - 1)),
+            position: last_position,
+            durability: Durability::Memory,
+            duplicate: false,
+        })
+    }
+
+    /// Puts cells into the frame.
+    fn put_cells(&self, atomic: &Atomic, append: &mut Append<'_>, time: Timestamp) {
+        for (name, value) in &atomic.cells {
+            let mut body = Vec::with_capacity(name.len() + 8);
+            put_varint(&mut body, name.len() as u64);
+            body.extend_from_slice(name);
+            body.extend_from_slice(value.as_deref().unwrap_or_default());
+            let flags = u16::from(value.is_none());
+            let header = EntryHeader { time, flags, ..EntryHeader::new(EntryKind::Cell) };
+            let position = append.entry(header, &body);
+            self.set_cell(name.clone(), value.clone(), position);
+        }
+    }
+
+    /// What can be said before the journal is asked for a place.
+    fn check_part(
+        &self,
+        part: &Prepared,
+        state: &CellState,
+        options: &PublishOptions,
+    ) -> Result<Resolved, Refused> {
+        if state.deleted {
+            return Err(Refused::Reason(RejectReason::UnknownTopic));
+        }
+        let own = state.settings.max_message_bytes.map_or(usize::MAX, |max| max as usize);
+        let max = self.limits.message_bytes_max.min(own);
+        // Only when the whole is over the limit can one of it be.
+        if part.records.bytes.len() > max {
+            for record in part.records.iter() {
+                let parts = [record.key, record.body, Some(record.headers)];
+                let bytes: usize = parts.into_iter().flatten().map(<[u8]>::len).sum();
+                if bytes > max {
+                    let (bytes, max) = (bytes as u64, max as u64);
+                    return Err(Refused::Reason(RejectReason::TooLarge { bytes, max }));
+                }
+            }
+        }
+        if let Some((_, _, evictions)) = part.key
+            && evictions != state.evictions
+        {
+            return Err(Refused::KeyMoved);
+        }
+        Ok(resolve(options, &state.settings.defaults(), &self.defaults))
+    }
+}
+
+enum Tried {
+    Done(Publishing),
+    /// What was looked up about this part's key may be out of date.
+    KeyMoved(usize),
+}
+
+enum Refused {
+    Reason(RejectReason),
+    KeyMoved,
+}
+
+/// What a topic says to an offer.
+enum Offer {
+    Accepted { first: Seq, duplicates: Vec<u32> },
+    Duplicates { first: Seq, last: Seq },
+    Rejected(RejectReason),
+}
+
+fn offer(part: &Prepared, state: &mut CellState, now: Timestamp) -> Offer {
+    let records = &part.records;
+    let ids: Vec<(u32, &[u8])> = if records.flags & FLAG_IDS == 0 {
+        Vec::new()
+    } else {
+        ids_of(records)
+    };
+    let key_last = part.key.map(|(hash, in_segments, _)| {
+        let newest = state.latest_of_key(hash).map(|(seq, _)| seq).or(in_segments);
+        newest.unwrap_or_default()
+    });
+    let mut effects = Vec::new();
+    let input = Input::Offer { count: records.count, ids: &ids, expect: part.expect, key_last };
+    state.machine.step(now, input, &mut effects);
+    let mut duplicates = Vec::new();
+    let (mut lowest, mut highest) = (Seq(u64::MAX), Seq(0));
+    for effect in effects {
+        match effect {
+            Effect::Accepted { first, .. } => return Offer::Accepted { first, duplicates },
+            Effect::Rejected(reason) => return Offer::Rejected(reason),
+            Effect::Duplicate { index, seq } => {
+                duplicates.push(index);
+                lowest = lowest.min(seq);
+                highest = highest.max(seq);
+            }
+            Effect::Trimmed(_) | Effect::Visible { .. } | Effect::Mismatch { .. } => {}
+        }
+    }
+    Offer::Duplicates { first: lowest, last: highest }
+}
+
+/// The ids of records, each with the index of its message.
+pub(crate) fn ids_of(records: &Records) -> Vec<(u32, &[u8])> {
+    records.iter().filter_map(|record| Some((record.offset, record.id?))).collect()
+}
+
+fn without_duplicates(records: &Records, duplicates: &[u32]) -> Records {
+    let mut fresh = RecordsBuilder::with_capacity(records.bytes.len());
+    for record in records.iter() {
+        if duplicates.binary_search(&record.offset).is_err() {
+            let offset = fresh.count();
+            fresh.push_record(&gapless_core::Record { offset, ..record });
+        }
+    }
+    fresh.finish()
+}
+
+fn room_for(parts: &[Prepared], atomic: &Atomic) -> usize {
+    let batches: usize = parts.iter().map(|part| part.records.bytes.len()).sum();
+    let cell = |(name, value): &(Bytes, Option<Bytes>)| {
+        name.len() + value.as_ref().map_or(0, Bytes::len) + 10
+    };
+    let cells: usize = atomic.cells.iter().map(cell).sum();
+    let entries = parts.len() + atomic.cells.len() + 1;
+    batches + cells + entries * ENTRY_HEADER_BYTES
+}
+
+/// A batch that is in no journal.
+pub(crate) fn loose_batch(header: EntryHeader, records: &Records) -> Batch {
+    let mut bytes = Vec::with_capacity(ENTRY_HEADER_BYTES + records.bytes.len());
+    header.put(&mut bytes, &records.bytes, checksum(&records.bytes), checksum);
+    let entry = Entry { header, bytes: bytes.into() };
+    Batch::new(entry).expect("the header says that it is a batch")
+}

@@ -1,0 +1,326 @@
+//! The broker's state as bytes: items of a checkpoint, and entries of the log.
+//!
+//! A checkpoint is taken while publishing goes on. Each item carries the position as of
+//! which it is true; replaying an entry changes a topic or a cell only if it came later.
+//! Batches go to the topic's tail in any case: what is in the log is in no segment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes};
+use gapless_core::batch::{put_varint, take_bytes, take_varint};
+use gapless_core::topic::{Effect, Input};
+use gapless_core::{
+    Batch, Entry, EntryKind, GapReason, Position, Seq, Storage, Timestamp, Topic, TopicId,
+    TopicName, TopicSettings,
+};
+use gapless_journal::blobs::BlobError;
+use gapless_journal::{ItemWriter, Lsn, Policy, Recover, State};
+
+use crate::broker::Inner;
+use crate::cell::Cell;
+use crate::delayed::{delayed_name, due_of};
+use crate::topics::Topics;
+
+const ITEM_TOPIC: u8 = 1;
+const ITEM_CELL: u8 = 2;
+const ITEM_COUNTERS: u8 = 3;
+
+/// A named value: what it is, and as of which position.
+pub(crate) type Cells = BTreeMap<Bytes, (Option<Bytes>, Position)>;
+
+impl State for Inner {
+    fn checkpoint(&self, write: &mut ItemWriter<'_>) -> Result<(), BlobError> {
+        let mut item = vec![ITEM_COUNTERS];
+        item.put_u64_le(self.topics.last_id().0);
+        write(&item)?;
+        for cell in self.topics.all() {
+            if let Some(item) = topic_item(&cell) {
+                write(&item)?;
+            }
+        }
+        for (name, (value, as_of)) in &self.cells_snapshot() {
+            let mut item = vec![ITEM_CELL];
+            item.put_u64_le(as_of.0);
+            item.put_u8(u8::from(value.is_some()));
+            put_varint(&mut item, name.len() as u64);
+            item.put_slice(name);
+            item.put_slice(value.as_deref().unwrap_or_default());
+            write(&item)?;
+        }
+        Ok(())
+    }
+
+    fn policy(&self, topic: TopicId) -> Policy {
+        let Some(cell) = self.topics.by_id(topic) else { return Policy::Gone };
+        let state = cell.lock();
+        if state.deleted {
+            return Policy::Gone;
+        }
+        let compaction = state.settings.compaction.map(|each| each.tombstone_grace);
+        Policy::Kept { floor: state.first(), compaction }
+    }
+
+    fn evicted(&self, topic: TopicId, through: Lsn) {
+        if let Some(cell) = self.topics.by_id(topic) {
+            cell.lock().evict(through);
+        }
+    }
+}
+
+/// A durable topic as an item; volatile ones are not kept.
+fn topic_item(cell: &Cell) -> Option<Vec<u8>> {
+    let state = cell.lock();
+    if state.deleted || !state.is_durable() {
+        return None;
+    }
+    let mut item = vec![ITEM_TOPIC];
+    item.put_u64_le(cell.id.0);
+    item.put_u64_le(state.as_of.0);
+    item.put_u64_le(state.floor_position.0);
+    item.put_u64_le(state.oldest_time.0);
+    put_named(&mut item, &cell.name, &state.settings);
+    let mut machine = Vec::new();
+    state.machine.encode(&mut machine);
+    put_varint(&mut item, machine.len() as u64);
+    item.put_slice(&machine);
+    let waiting = state.delayed.as_deref();
+    put_varint(&mut item, waiting.map_or(0, |waiting| waiting.len() as u64));
+    for (seq, due) in waiting.into_iter().flat_map(|waiting| waiting.iter()) {
+        item.put_u64_le(seq.0);
+        item.put_u64_le(due.0);
+    }
+    Some(item)
+}
+
+/// Name and settings, as in a `TopicSet` entry and in an item.
+pub(crate) fn put_named(out: &mut Vec<u8>, name: &TopicName, settings: &TopicSettings) {
+    put_varint(out, name.as_str().len() as u64);
+    out.put_slice(name.as_str().as_bytes());
+    let mut encoded = Vec::new();
+    settings.encode(&mut encoded);
+    put_varint(out, encoded.len() as u64);
+    out.put_slice(&encoded);
+}
+
+fn take_named(rest: &mut &[u8]) -> Result<(TopicName, TopicSettings), String> {
+    let name = take_part(rest)?;
+    let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
+    let name = TopicName::parse(name).map_err(|error| error.to_string())?;
+    let settings = TopicSettings::decode(take_part(rest)?).map_err(|error| error.to_string())?;
+    Ok((name, settings))
+}
+
+fn take_part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
+    let len = take_varint(rest);
+    len.and_then(|len| take_bytes(rest, len)).ok_or_else(short)
+}
+
+fn take_number(rest: &mut &[u8]) -> Result<u64, String> {
+    rest.try_get_u64_le().map_err(|_| short())
+}
+
+fn short() -> String {
+    "it is cut short".to_owned()
+}
+
+/// The state while it is being rebuilt.
+#[derive(Default)]
+pub(crate) struct Recovering {
+    pub(crate) topics: Topics,
+    pub(crate) cells: Cells,
+    /// Topics that the log speaks of but that are in no item: they must have been deleted
+    /// while the checkpoint was taken, so the log must say so too.
+    unknown: BTreeSet<TopicId>,
+}
+
+impl Recovering {
+    /// What is left to complain about at the end.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.unknown.first() {
+            None => Ok(()),
+            Some(topic) => Err(format!("the log speaks of topic {topic}, which is not there")),
+        }
+    }
+
+    fn restore_topic(&mut self, rest: &mut &[u8]) -> Result<(), String> {
+        let id = TopicId(take_number(rest)?);
+        let as_of = Position(take_number(rest)?);
+        let floor_position = Position(take_number(rest)?);
+        let oldest_time = Timestamp(take_number(rest)?);
+        let (name, settings) = take_named(rest)?;
+        let machine = Topic::decode(take_part(rest)?).map_err(|error| error.to_string())?;
+        let waiting = take_varint(rest).ok_or_else(short)?;
+        let cell = self.add_topic(id, name, settings);
+        let mut state = cell.lock();
+        // Everything that an item tells of was flushed before the item counted.
+        let last = machine.last();
+        state.machine = machine;
+        if last > state.machine.settled() {
+            state.step(Timestamp(0), Input::Settled { through: last });
+        }
+        state.as_of = as_of;
+        state.floor_position = floor_position;
+        state.oldest_time = oldest_time;
+        for _ in 0..waiting {
+            let (seq, due) = (Seq(take_number(rest)?), Timestamp(take_number(rest)?));
+            state.delayed.get_or_insert_default().insert(seq, due);
+        }
+        Ok(())
+    }
+
+    fn add_topic(&mut self, id: TopicId, name: TopicName, settings: TopicSettings) -> Arc<Cell> {
+        let settings = self.topics.share(settings);
+        let trims = Arc::clone(&self.topics.trims);
+        let is_delayed = name == delayed_name();
+        let cell = Arc::new(Cell::new(id, name, settings, trims));
+        if is_delayed {
+            cell.lock().delayed.get_or_insert_default();
+        }
+        self.topics.insert(Arc::clone(&cell));
+        self.unknown.remove(&id);
+        cell
+    }
+
+    fn replay_topic_set(&mut self, entry: &Entry) -> Result<(), String> {
+        let body = entry.body();
+        let (name, settings) = take_named(&mut &body[..])?;
+        let id = entry.header.topic;
+        let Some(cell) = self.topics.by_id(id) else {
+            self.add_topic(id, name, settings).lock().as_of = entry.header.position;
+            return Ok(());
+        };
+        let shared = self.topics.share(settings);
+        let mut state = cell.lock();
+        if entry.header.position > state.as_of {
+            state.as_of = entry.header.position;
+            state.settings = shared;
+            state.step(entry.header.time, Input::Window(settings.dedup));
+            drop(state);
+            self.topics.note_age(id, settings.retention.age.is_some());
+        }
+        Ok(())
+    }
+
+    fn replay_batch(&mut self, lsn: Lsn, entry: Entry) -> Result<(), String> {
+        let header = entry.header;
+        let Some(cell) = self.topics.by_id(header.topic) else {
+            self.unknown.insert(header.topic);
+            return Ok(());
+        };
+        let bytes = entry.bytes.clone();
+        let batch = Batch::new(entry).ok_or_else(|| "a batch is no batch".to_owned())?;
+        let mut state = cell.lock();
+        if header.last_position() > state.as_of {
+            let ids: Vec<(u32, &[u8])> =
+                batch.records().filter_map(|record| Some((record.offset, record.id?))).collect();
+            let input = Input::Replayed {
+                first: header.seq,
+                count: header.span,
+                ids: &ids,
+                time: header.time,
+            };
+            if let Some(Effect::Mismatch { expected, found }) = state.step(header.time, input) {
+                return Err(format!("topic {} has {found} instead of {expected}", cell.name));
+            }
+            state.as_of = header.last_position();
+            if let Some(waiting) = &mut state.delayed {
+                let seq = |record: &gapless_core::Record<'_>| batch.seq_of(record);
+                waiting.note(batch.records().map(|each| (seq(&each), due_of(each.headers))));
+            }
+        }
+        state.push(lsn, bytes);
+        Ok(())
+    }
+
+    fn replay_floor(&mut self, entry: &Entry) -> Result<(), String> {
+        let header = entry.header;
+        let Some(cell) = self.topics.by_id(header.topic) else {
+            self.unknown.insert(header.topic);
+            return Ok(());
+        };
+        let mut state = cell.lock();
+        if header.position <= state.as_of {
+            return Ok(());
+        }
+        let code = u8::try_from(header.flags).ok();
+        let reason = code.and_then(GapReason::from_code).ok_or("a floor has no known reason")?;
+        let position = take_number(&mut &entry.body()[..])?;
+        state.step(header.time, Input::Trim { below: header.seq, reason });
+        state.floor_position = state.floor_position.max(Position(position));
+        state.as_of = header.position;
+        Ok(())
+    }
+
+    fn replay_cell(&mut self, entry: &Entry) -> Result<(), String> {
+        let body = entry.body();
+        let mut rest = &body[..];
+        let name = body.slice_ref(take_part(&mut rest)?);
+        let value = (entry.header.flags == 0).then(|| body.slice_ref(rest));
+        let position = entry.header.position;
+        let known = self.cells.get(&name).is_some_and(|(_, as_of)| *as_of >= position);
+        if !known {
+            // Copied, because a cell must not keep a whole frame in memory.
+            let copy = |bytes: Bytes| Bytes::copy_from_slice(&bytes);
+            self.cells.insert(copy(name), (value.map(copy), position));
+        }
+        Ok(())
+    }
+}
+
+impl Recover for Recovering {
+    fn restore(&mut self, item: Bytes) -> Result<(), String> {
+        let mut rest = &item[..];
+        match rest.try_get_u8().map_err(|_| short())? {
+            ITEM_COUNTERS => {
+                self.topics.note_id(TopicId(take_number(&mut rest)?));
+                Ok(())
+            }
+            ITEM_TOPIC => self.restore_topic(&mut rest),
+            ITEM_CELL => {
+                let as_of = Position(take_number(&mut rest)?);
+                let is_set = rest.try_get_u8().map_err(|_| short())? == 1;
+                let name = Bytes::copy_from_slice(take_part(&mut rest)?);
+                let value = is_set.then(|| Bytes::copy_from_slice(rest));
+                self.cells.insert(name, (value, as_of));
+                Ok(())
+            }
+            kind => Err(format!("item of kind {kind} was made by a newer program")),
+        }
+    }
+
+    fn replay(&mut self, lsn: Lsn, entry: Entry) -> Result<(), String> {
+        let header = entry.header;
+        match header.kind {
+            EntryKind::Batch => self.replay_batch(lsn, entry),
+            EntryKind::TopicSet => self.replay_topic_set(&entry),
+            EntryKind::TopicDelete => {
+                self.unknown.remove(&header.topic);
+                self.topics.note_id(header.topic);
+                if let Some(cell) = self.topics.by_id(header.topic) {
+                    self.topics.remove(&cell);
+                }
+                Ok(())
+            }
+            EntryKind::Floor => self.replay_floor(&entry),
+            EntryKind::DelayDone => {
+                if let Some(cell) = self.topics.by_id(header.topic) {
+                    let mut state = cell.lock();
+                    if header.position > state.as_of {
+                        state.as_of = header.position;
+                        if let Some(waiting) = &mut state.delayed {
+                            waiting.remove(header.seq);
+                        }
+                    }
+                }
+                Ok(())
+            }
+            EntryKind::Cell => self.replay_cell(&entry),
+        }
+    }
+}
+
+/// Only durable topics are in the journal.
+pub(crate) fn is_kept(settings: &TopicSettings) -> bool {
+    settings.storage == Storage::Durable
+}

@@ -1,0 +1,196 @@
+//! Carrying out retention: raising floors when age, bytes or count say so.
+//!
+//! A floor is an entry of the journal like everything else, so that replay needs no clock.
+//! What lies below it is gone for every reader at once; the collector frees the disk later.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gapless_core::topic::{Effect, Input};
+use gapless_core::{
+    Durability, EntryHeader, EntryKind, Gap, GapReason, Seq, Timestamp, TopicName,
+};
+use gapless_journal::ReadError;
+
+use crate::broker::{Broker, Inner, begin_error};
+use crate::cell::{Cell, lock};
+use crate::error::TopicError;
+
+impl Broker {
+    /// Removes all messages below `below`; for ever. Tells what went.
+    ///
+    /// # Errors
+    /// When there is no such topic or seq, or it cannot be written down.
+    pub fn purge(&self, topic: &TopicName, below: Seq) -> Result<Option<Gap>, TopicError> {
+        let cell = self.inner.cell(topic)?;
+        let next = cell.lock().next();
+        if below > next {
+            return Err(TopicError::Ahead { wanted: below, next });
+        }
+        self.inner.trim(&cell, below, GapReason::Purge, self.inner.clock.now())
+    }
+}
+
+impl Inner {
+    /// Raises a topic's floor.
+    pub(crate) fn trim(
+        &self,
+        cell: &Arc<Cell>,
+        below: Seq,
+        reason: GapReason,
+        now: Timestamp,
+    ) -> Result<Option<Gap>, TopicError> {
+        // Where the last one lies that goes: looked up before, without the lock. If it is
+        // gone already, so is everything below, and its place is known.
+        let position = match self.batch_at(cell, below.prev())? {
+            Some(batch) => {
+                let offset = below.prev().distance(batch.first());
+                batch.header().position.plus(offset)
+            }
+            None => cell.lock().floor_position,
+        };
+        let mut state = cell.lock();
+        let below = below.min(state.next());
+        if below <= state.machine.first() || state.deleted {
+            return Ok(None);
+        }
+        if !state.is_durable() {
+            let effect = state.step(now, Input::Trim { below, reason });
+            return Ok(trimmed(effect));
+        }
+        let body = position.0.to_le_bytes();
+        let mut append = self.journal.begin(128).map_err(begin_error)?;
+        let time = append.time(now);
+        let gap = trimmed(state.step(time, Input::Trim { below, reason }));
+        let header = EntryHeader {
+            topic: cell.id,
+            seq: below,
+            time,
+            flags: u16::from(reason.code()),
+            ..EntryHeader::new(EntryKind::Floor)
+        };
+        state.as_of = append.entry(header, &body);
+        drop(append.finish(Durability::Written, Durability::Written));
+        state.floor_position = state.floor_position.max(position);
+        let wakers = state.wake_all();
+        drop(state);
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        self.trims.fetch_add(1, Ordering::AcqRel);
+        self.journal.note_dead();
+        if let Some(gap) = gap {
+            self.emit(
+                "topic.trimmed",
+                &[
+                    ("topic", cell.name.as_str().into()),
+                    ("from", gap.from.0.into()),
+                    ("to", gap.to.0.into()),
+                    ("reason", reason.name().into()),
+                ],
+            );
+        }
+        Ok(gap)
+    }
+
+    /// Lets go of what is past its age, so that no reader gets it (C4).
+    pub(crate) fn enforce_age(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), ReadError> {
+        let (age, oldest) = {
+            let state = cell.lock();
+            let Some(age) = state.settings.retention.age else { return Ok(()) };
+            (age, state.oldest_time)
+        };
+        if oldest.after(age) > now || oldest == Timestamp::NEVER {
+            return Ok(());
+        }
+        // The first that is younger than the age: accepted after this moment.
+        let young = Timestamp(now.before(age).0 + 1);
+        let (below, time) = match self.seq_at_time(cell, young)? {
+            Some((seq, time)) => (seq, time),
+            None => (cell.lock().next(), Timestamp::NEVER),
+        };
+        match self.trim(cell, below, GapReason::Retention, now) {
+            Ok(_) => {
+                let mut state = cell.lock();
+                if state.machine.first() == below {
+                    // If it has become empty meanwhile, the next message tells its time.
+                    let empty = below == state.next();
+                    state.oldest_time = if empty { Timestamp::NEVER } else { time };
+                }
+                Ok(())
+            }
+            Err(TopicError::Read(error)) => Err(error),
+            Err(error) => {
+                tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");
+                Ok(())
+            }
+        }
+    }
+
+    /// Carries out retention by bytes and by count where it was noted to be due.
+    pub(crate) fn enforce_sizes(&self, now: Timestamp) {
+        let noted = std::mem::take(&mut *lock(&self.topics.trims));
+        for id in noted {
+            let Some(cell) = self.topics.by_id(id) else { continue };
+            cell.lock().retention_done();
+            if let Err(error) = self.enforce_size(&cell, now) {
+                tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");
+                lock(&self.topics.trims).push(id);
+            }
+        }
+    }
+
+    fn enforce_size(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), TopicError> {
+        let (first, settings) = {
+            let state = cell.lock();
+            (state.first(), Arc::clone(&state.settings))
+        };
+        let mut below = first;
+        if let Some(bytes_max) = settings.retention.bytes {
+            below = below.max(self.floor_by_bytes(cell, first, bytes_max)?);
+        }
+        if below > cell.lock().machine.first() {
+            self.trim(cell, below, GapReason::Retention, now)?;
+        }
+        Ok(())
+    }
+
+    /// The seq from which on the topic has at most `bytes_max`; its newest batch stays.
+    fn floor_by_bytes(&self, cell: &Cell, first: Seq, bytes_max: u64) -> Result<Seq, ReadError> {
+        let tail = cell.lock().view().tail;
+        let in_segments = if first < tail { self.journal.bytes_of(cell.id, first)? } else { 0 };
+        let tail_bytes = cell.lock().tail_bytes;
+        let excess = (in_segments + tail_bytes).saturating_sub(bytes_max);
+        if excess == 0 {
+            return Ok(first);
+        }
+        if first < tail
+            && let Some((seq, _)) = self.journal.find_bytes(cell.id, first, excess)?
+            && seq < tail
+        {
+            return Ok(seq);
+        }
+        let mut passed = in_segments;
+        let state = cell.lock();
+        let mut floor = first;
+        for batch in state.batches().filter(|batch| batch.last() >= first) {
+            floor = batch.first().max(first);
+            if passed >= excess {
+                break;
+            }
+            passed += batch.bytes().len() as u64;
+        }
+        Ok(floor)
+    }
+
+    /// When retention by age, or a delayed message, is next due.
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        self.next_due()
+    }
+}
+
+fn trimmed(effect: Option<Effect>) -> Option<Gap> {
+    match effect {
+        Some(Effect::Trimmed(gap)) => Some(gap),
+        _ => None,
+    }
+}
+

@@ -1,0 +1,238 @@
+//! A subscription: a place in a sequence, and the async edge around it.
+//!
+//! It has no queue of its own. Each step looks where it stands: in memory, in history,
+//! before a gap, or at the end, where it waits. So a slow one falls back into history by
+//! itself and comes back by itself, and nobody is slowed by it.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use gapless_core::{Pattern, Position, Seq, Timestamp, TopicName};
+
+use crate::broker::Inner;
+use crate::delivery::Delivery;
+use crate::error::FollowError;
+use crate::follow_pattern::PatternFollower;
+use crate::follow_topic::TopicFollower;
+use crate::token::Token;
+
+/// Where a subscription begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// With the oldest message that is kept.
+    Beginning,
+    /// With this seq of the topic.
+    Seq(Seq),
+    /// After this position: everything up to and with it was seen.
+    Token(Token),
+    /// With the first message accepted at this time or later.
+    Time(Timestamp),
+    /// With the next message to come.
+    Now,
+    /// With the newest message of each key, then with what comes after.
+    LastPerKey,
+}
+
+/// What a subscriber is doing (D5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SubscriberState {
+    /// It is there but has not asked for anything yet.
+    Connected = 0,
+    /// It reads history.
+    Recovering = 1,
+    /// It is live.
+    Online = 2,
+    /// It is gone.
+    Offline = 3,
+}
+
+/// A subscriber as seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriberInfo {
+    /// Its number.
+    pub id: u64,
+    /// What it follows.
+    pub pattern: String,
+    /// What it is doing.
+    pub state: SubscriberState,
+    /// The last place it was handed: a seq of its topic, or a position for a pattern.
+    pub place: u64,
+    /// How many steps of history it was handed.
+    pub recovery_steps: u64,
+}
+
+/// The part of a subscription that others may look at.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) id: u64,
+    pub(crate) pattern: Pattern,
+    state: AtomicU8,
+    pub(crate) place: AtomicU64,
+    pub(crate) recovery_steps: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(id: u64, pattern: Pattern) -> Self {
+        let state = AtomicU8::new(SubscriberState::Connected as u8);
+        let (place, recovery_steps) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { id, pattern, state, place, recovery_steps }
+    }
+
+    pub(crate) fn info(&self) -> SubscriberInfo {
+        let state = match self.state.load(Ordering::Relaxed) {
+            0 => SubscriberState::Connected,
+            1 => SubscriberState::Recovering,
+            2 => SubscriberState::Online,
+            _ => SubscriberState::Offline,
+        };
+        SubscriberInfo {
+            id: self.id,
+            pattern: self.pattern.as_str().to_owned(),
+            state,
+            place: self.place.load(Ordering::Relaxed),
+            recovery_steps: self.recovery_steps.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Follows one topic, or all that match a pattern. Dropping it unsubscribes.
+pub struct Subscription {
+    inner: Arc<Inner>,
+    shared: Arc<Shared>,
+    follower: Follower,
+}
+
+pub(crate) enum Follower {
+    Topic(Box<TopicFollower>),
+    Pattern(Box<PatternFollower>),
+}
+
+impl Subscription {
+    pub(crate) fn new(inner: Arc<Inner>, shared: Arc<Shared>, follower: Follower) -> Self {
+        Self { inner, shared, follower }
+    }
+
+    /// Its number, as in [`SubscriberInfo`].
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// What it follows.
+    pub fn pattern(&self) -> &Pattern {
+        &self.shared.pattern
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> SubscriberState {
+        self.shared.info().state
+    }
+
+    /// Everything up to here was handed out; a subscription that begins with this token
+    /// goes on where this one stands.
+    pub fn token(&self) -> Token {
+        let position = match &self.follower {
+            Follower::Topic(follower) => follower.position(),
+            Follower::Pattern(follower) => follower.position(),
+        };
+        Token { epoch: self.inner.journal.epoch(), position }
+    }
+
+    /// The next step. Waits if there is nothing yet.
+    ///
+    /// # Errors
+    /// When the topic is deleted, the broker closed, or history damaged. Nothing is skipped:
+    /// asked again, it tries the same step.
+    pub async fn next(&mut self) -> Result<Delivery, FollowError> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`Subscription::next`], for those who poll.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Delivery, FollowError>> {
+        let polled = match &mut self.follower {
+            Follower::Topic(follower) => follower.poll(&self.inner, &self.shared, context),
+            Follower::Pattern(follower) => follower.poll(&self.inner, &self.shared, context),
+        };
+        if let Poll::Ready(Ok(delivery)) = &polled {
+            self.note(delivery);
+        }
+        polled
+    }
+
+    fn note(&self, delivery: &Delivery) {
+        let metrics = &self.inner.metrics;
+        match delivery {
+            Delivery::Recovering { from, to } => {
+                self.set_state(SubscriberState::Recovering);
+                metrics.recoveries_started.increment(1);
+                let fields = [
+                    ("subscriber", self.shared.id.into()),
+                    ("pattern", self.shared.pattern.as_str().into()),
+                    ("from", (*from).into()),
+                    ("to", (*to).into()),
+                ];
+                self.inner.emit("recovery.started", &fields);
+            }
+            Delivery::Live => {
+                if self.set_state(SubscriberState::Online) == SubscriberState::Recovering as u8 {
+                    metrics.recoveries_done.increment(1);
+                    let fields = [
+                        ("subscriber", self.shared.id.into()),
+                        ("pattern", self.shared.pattern.as_str().into()),
+                    ];
+                    self.inner.emit("recovery.done", &fields);
+                }
+            }
+            Delivery::Messages(messages) => {
+                metrics.delivered_batches.increment(1);
+                metrics.delivered_bytes.increment(messages.bytes() as u64);
+            }
+            Delivery::Gap(gap) => {
+                metrics.gap(gap.reason);
+                let fields = [
+                    ("subscriber", self.shared.id.into()),
+                    ("topic", gap.topic.as_ref().map(TopicName::as_str).into()),
+                    ("from", gap.from.map(|seq| seq.0).into()),
+                    ("to", gap.to.map(|seq| seq.0).into()),
+                    ("reason", gap.reason.name().into()),
+                ];
+                self.inner.emit("delivery.gap", &fields);
+            }
+        }
+    }
+
+    fn set_state(&self, state: SubscriberState) -> u8 {
+        let before = self.shared.state.swap(state as u8, Ordering::Relaxed);
+        let recovering = SubscriberState::Recovering as u8;
+        match (before == recovering, state as u8 == recovering) {
+            (false, true) => self.inner.metrics.recovering.increment(1.0),
+            (true, false) => self.inner.metrics.recovering.decrement(1.0),
+            _ => {}
+        }
+        before
+    }
+}
+
+impl futures_core::Stream for Subscription {
+    type Item = Result<Delivery, FollowError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Subscription::poll_next(self.get_mut(), context).map(Some)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.set_state(SubscriberState::Offline);
+        if let Follower::Pattern(follower) = &self.follower {
+            follower.leave(&self.inner, &self.shared);
+        }
+        self.inner.unsubscribed(self.shared.id);
+    }
+}
+
+/// The place a position token stands for when nothing was seen yet.
+pub(crate) const NOTHING_SEEN: Position = Position(0);

@@ -1,0 +1,132 @@
+//! Name to topic, number to topic. A million idle topics cost memory only.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use gapless_core::{Pattern, Timestamp, TopicId, TopicName, TopicSettings};
+
+use crate::cell::Cell;
+
+/// All topics of a broker.
+#[derive(Default)]
+pub(crate) struct Topics {
+    maps: RwLock<Maps>,
+    /// Topics in which retention has work to do.
+    pub(crate) trims: Arc<Mutex<Vec<TopicId>>>,
+}
+
+#[derive(Default)]
+struct Maps {
+    by_name: HashMap<TopicName, Arc<Cell>>,
+    by_id: HashMap<TopicId, Arc<Cell>>,
+    next_id: u64,
+    aged: BTreeSet<TopicId>,
+    /// Settings that many topics share are kept once.
+    common: Arc<TopicSettings>,
+}
+
+impl Topics {
+    fn read<T>(&self, with: impl FnOnce(&Maps) -> T) -> T {
+        with(&self.maps.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, with: impl FnOnce(&mut Maps) -> T) -> T {
+        with(&mut self.maps.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<Cell>> {
+        self.read(|maps| maps.by_name.get(name).cloned())
+    }
+
+    pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<Cell>> {
+        self.read(|maps| maps.by_id.get(&id).cloned())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.read(|maps| maps.by_name.len())
+    }
+
+    /// A number that no topic had before.
+    pub(crate) fn new_id(&self) -> TopicId {
+        self.write(|maps| {
+            maps.next_id += 1;
+            TopicId(maps.next_id)
+        })
+    }
+
+    /// The highest number given so far.
+    pub(crate) fn last_id(&self) -> TopicId {
+        self.read(|maps| TopicId(maps.next_id))
+    }
+
+    pub(crate) fn note_id(&self, id: TopicId) {
+        self.write(|maps| maps.next_id = maps.next_id.max(id.0));
+    }
+
+    /// The settings, shared with other topics that have the same.
+    pub(crate) fn share(&self, settings: TopicSettings) -> Arc<TopicSettings> {
+        self.write(|maps| {
+            if *maps.common != settings {
+                maps.common = Arc::new(settings);
+            }
+            Arc::clone(&maps.common)
+        })
+    }
+
+    pub(crate) fn insert(&self, cell: Arc<Cell>) {
+        self.write(|maps| {
+            maps.next_id = maps.next_id.max(cell.id.0);
+            if cell.lock().settings.retention.age.is_some() {
+                maps.aged.insert(cell.id);
+            }
+            maps.by_name.insert(cell.name.clone(), Arc::clone(&cell));
+            maps.by_id.insert(cell.id, cell);
+        });
+    }
+
+    pub(crate) fn remove(&self, cell: &Cell) {
+        self.write(|maps| {
+            maps.by_id.remove(&cell.id);
+            maps.aged.remove(&cell.id);
+            if maps.by_name.get(&cell.name).is_some_and(|each| each.id == cell.id) {
+                maps.by_name.remove(&cell.name);
+            }
+        });
+    }
+
+    /// All topics, in the order of their numbers.
+    pub(crate) fn all(&self) -> Vec<Arc<Cell>> {
+        let mut all: Vec<_> = self.read(|maps| maps.by_id.values().cloned().collect());
+        all.sort_unstable_by_key(|cell: &Arc<Cell>| cell.id);
+        all
+    }
+
+    /// Topics with retention by age, as far as their oldest message may be past it.
+    pub(crate) fn aged(&self, now: Timestamp) -> Vec<Arc<Cell>> {
+        let aged: Vec<TopicId> = self.read(|maps| maps.aged.iter().copied().collect());
+        let cells = aged.into_iter().filter_map(|id| self.by_id(id));
+        let is_due = |cell: &Arc<Cell>| {
+            let state = cell.lock();
+            let age = state.settings.retention.age;
+            age.is_some_and(|age| state.oldest_time.after(age) <= now)
+        };
+        cells.filter(is_due).collect()
+    }
+
+    /// Remembers which topics have retention by age.
+    pub(crate) fn note_age(&self, id: TopicId, aged: bool) {
+        self.write(|maps| if aged { maps.aged.insert(id) } else { maps.aged.remove(&id) });
+    }
+
+    /// The topics that match, in the order of their numbers.
+    pub(crate) fn matching(&self, pattern: &Pattern) -> Vec<Arc<Cell>> {
+        if let Some(name) = pattern.as_name() {
+            return self.find(&name).into_iter().collect();
+        }
+        let mut found: Vec<_> = self.read(|maps| {
+            maps.by_id.values().filter(|cell| pattern.matches(&cell.name)).cloned().collect()
+        });
+        found.sort_unstable_by_key(|cell: &Arc<Cell>| cell.id);
+        found
+    }
+}

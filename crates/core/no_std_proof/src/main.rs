@@ -1,0 +1,130 @@
+//! Proof of A13: a program without `std` in which a publish reaches its subscriber.
+//!
+//! It ends with status 0 if the message arrived, with 1 to 9 for the step that failed, and
+//! by abort if anything panicked. It has a panic handler of its own: were `std` linked,
+//! by this program or by anything it uses, there would be two, and it would not compile.
+//!
+//! This file is the one place of the crate with `unsafe`, and exists for it: without `std`
+//! somebody must provide memory, an entry point and an end. The memory is an array that is
+//! handed out from front to back and never taken back; the reasons stand at each block.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::panic::PanicInfo;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use gapless_core::{
+    Local, LocalLimits, Message, Pattern, PublishAck, RejectReason, SubscribeError, SubscriberId,
+    Timestamp, TopicName,
+};
+
+/// All the memory there is, in bytes.
+const ARENA_BYTES: usize = 256 * 1024;
+
+/// The largest alignment handed out, in bytes.
+const ALIGN_MAX: usize = 4096;
+
+#[repr(align(4096))]
+struct Arena {
+    memory: UnsafeCell<[u8; ARENA_BYTES]>,
+    used: AtomicUsize,
+}
+
+// SAFETY: the cell is only reached through `alloc`, which hands out each byte once.
+unsafe impl Sync for Arena {}
+
+// SAFETY: `alloc` answers null, or a place of the asked size and alignment inside the
+// arena: the arena itself is aligned to `ALIGN_MAX`, so an offset rounded up to the asked
+// alignment is an address so aligned. `used` moves past each place in one atomic step and
+// never back, so no two places overlap. `dealloc` keeps them taken.
+unsafe impl GlobalAlloc for Arena {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() > ALIGN_MAX {
+            return null_mut();
+        }
+        let place = |used: usize| {
+            let begin = used.checked_next_multiple_of(layout.align())?;
+            let end = begin.checked_add(layout.size())?;
+            (end <= ARENA_BYTES).then_some((begin, end))
+        };
+        let mut used = self.used.load(Ordering::Relaxed);
+        loop {
+            let Some((begin, end)) = place(used) else {
+                return null_mut();
+            };
+            match self
+                .used
+                .compare_exchange(used, end, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                // SAFETY: `begin` is at most `ARENA_BYTES`, so the address stays inside.
+                Ok(_) => return unsafe { self.memory.get().cast::<u8>().add(begin) },
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+}
+
+#[global_allocator]
+static ARENA: Arena = Arena {
+    memory: UnsafeCell::new([0; ARENA_BYTES]),
+    used: AtomicUsize::new(0),
+};
+
+// SAFETY: this is how the C library declares it. The C library is linked for it and for
+// the code that calls `main`; no Rust `std` is.
+#[link(name = "c")]
+unsafe extern "C" {
+    safe fn abort() -> !;
+}
+
+#[panic_handler]
+fn panicked(_: &PanicInfo<'_>) -> ! {
+    abort()
+}
+
+/// Where the C library begins.
+// SAFETY: the name is the C library's own for it, and nothing else here has it.
+#[unsafe(no_mangle)]
+extern "C" fn main(_: i32, _: *const *const u8) -> i32 {
+    match prove() {
+        Ok(()) => 0,
+        Err(step) => step,
+    }
+}
+
+/// Subscribes, publishes and polls; an error is the number of the step that failed.
+fn prove() -> Result<(), i32> {
+    let (now, ann, bob) = (Timestamp(1), SubscriberId(1), SubscriberId(2));
+    let topic = TopicName::parse("orders.eu.created").map_err(|_| 1)?;
+    let pattern = Pattern::parse("orders.*.created").map_err(|_| 2)?;
+    let message = Message::new("hello");
+    let mut local = Local::new(LocalLimits::default());
+
+    let nobody = local.publish(now, &topic, &message);
+    ensure(
+        nobody == PublishAck::Rejected(RejectReason::NoSubscribers),
+        3,
+    )?;
+    local.subscribe(ann, &pattern).map_err(|_| 4)?;
+    let twice = local.subscribe(ann, &pattern);
+    ensure(twice == Err(SubscribeError::AlreadySubscribed), 5)?;
+    ensure(local.publish(now, &topic, &message).accepted().is_some(), 6)?;
+
+    let delivery = local.poll(now, ann).ok_or(7)?;
+    ensure(delivery.message == message && delivery.topic == topic, 8)?;
+    ensure(
+        local.poll(now, ann).is_none() && local.poll(now, bob).is_none(),
+        9,
+    )
+}
+
+fn ensure(holds: bool, step: i32) -> Result<(), i32> {
+    if holds { Ok(()) } else { Err(step) }
+}

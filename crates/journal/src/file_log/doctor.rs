@@ -1,0 +1,105 @@
+//! Examining a log without changing it, and cutting it when told to.
+//!
+//! The doctor sees what opening would see, by the same code, and says it instead of
+//! acting on it. Its one repair is to forget everything from a frame on; what it forgot
+//! is its answer, since somebody has to know.
+
+use super::{Analysis, FileLog, scan::scan};
+use crate::log::{Floor, LogError, Lsn, Torn};
+
+/// What is in a log, as found without changing it.
+#[derive(Debug)]
+pub struct Examination {
+    /// The files, by number.
+    pub files: Vec<ExaminedFile>,
+    /// The first frame that could be replayed; equals `next` if there is none.
+    pub first: Lsn,
+    /// Where the run of good frames ends.
+    pub next: Lsn,
+    /// The highest term that left a trace.
+    pub term: u64,
+    /// What opening would cut off, if anything.
+    pub torn: Option<Torn>,
+    /// Why the log would refuse to open, if it would.
+    pub refused: Option<LogError>,
+}
+
+/// One file of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExaminedFile {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// How many frames in it are alive.
+    pub live: u64,
+    /// How many good frames in it are dead: trimmed, or remains of an end that was cut.
+    pub dead: u64,
+    /// How many frames in it have a good header and a broken payload.
+    pub broken: u64,
+}
+
+/// What was lost by cutting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// How many frames were forgotten, readable or not.
+    pub frames: u64,
+    /// How many bytes they had in the files.
+    pub bytes: u64,
+    /// The last one of them.
+    pub last: Lsn,
+}
+
+impl FileLog {
+    /// Says what is in the log, reading only and without the lock: while somebody writes,
+    /// the end may look torn.
+    pub fn examine(&self, floor: Floor) -> Result<Examination, LogError> {
+        let scan = scan(self.files(true)?, self.epoch)?;
+        let analysis = Analysis::of(&scan, floor, self.epoch);
+        let examined = |(index, file): (usize, &std::sync::Arc<super::LogFile>)| {
+            let here = |found: &&super::Found| found.file == index;
+            let live = analysis.live.iter().filter(here).count();
+            let whole = scan.found.iter().filter(here).filter(|f| f.whole).count();
+            let all = scan.found.iter().filter(here).count();
+            ExaminedFile {
+                name: file.name(),
+                bytes: file.bytes,
+                live: live as u64,
+                dead: (whole - live) as u64,
+                broken: (all - whole) as u64,
+            }
+        };
+        Ok(Examination {
+            files: scan.files.iter().enumerate().map(examined).collect(),
+            first: analysis.first,
+            next: analysis.next,
+            term: analysis.term,
+            torn: analysis.torn,
+            refused: analysis.refused,
+        })
+    }
+
+    /// Forgets all frames from `at` on, for ever, and says what that was. Needs the lock.
+    /// After an error some of them may be forgotten already; cut again.
+    ///
+    /// Refuses only a log of another version or store, of which it understands nothing.
+    pub fn cut(&self, at: Lsn) -> Result<Cut, LogError> {
+        let _lock = self.lock()?;
+        let scan = scan(self.files(false)?, self.epoch)?;
+        let floor = Floor {
+            first_needed: at,
+            term: 0,
+        };
+        let analysis = Analysis::of(&scan, floor, self.epoch);
+        match analysis.refused {
+            Some(LogError::Damaged { .. }) | None => {}
+            Some(refused) => return Err(refused),
+        }
+        let lost = self.wipe(&scan, &analysis, at)?;
+        Ok(Cut {
+            frames: lost.len() as u64,
+            bytes: lost.iter().map(|found| found.header.extent()).sum(),
+            last: lost.last().map_or(at.before(), |found| found.header.lsn),
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! Appends frames to the files of a log.
+//!
+//! Each frame is one write at the next block boundary of the current file, or at the
+//! beginning of another when it does not fit. The rule: `next`, `link` and the place move
+//! only after the write succeeded; and after any failure whose effect is not known, the
+//! writer is dead.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+
+use super::{
+    LogFile,
+    room::{Preparer, Room, zeros},
+};
+use crate::{
+    frame::{BLOCK_BYTES, HEADER_BYTES, Header, extent},
+    fs::{is_full, is_read_only},
+    log::{AppendError, LogWriter, Lsn, Prepare},
+};
+
+/// A file that holds frames that are needed.
+#[derive(Debug)]
+pub(super) struct Used {
+    pub(super) file: Arc<LogFile>,
+    /// The last frame in it; [`Lsn::NONE`] before the first.
+    pub(super) last: Lsn,
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) room: Arc<Room>,
+    pub(super) epoch: u64,
+    pub(super) term: u64,
+    pub(super) next: Lsn,
+    pub(super) flushed: Lsn,
+    /// The CRC of the last frame's header.
+    pub(super) link: u32,
+    /// In the order of their frames; the last one is being written.
+    pub(super) used: VecDeque<Used>,
+    /// Where in the last file the next frame goes.
+    pub(super) offset: u64,
+    /// Written to since the last flush.
+    pub(super) dirty: Vec<Arc<LogFile>>,
+    /// The first frame that is kept, as the reader must know.
+    pub(super) first: Arc<AtomicU64>,
+    /// Set by a failure after which nobody knows what the files hold.
+    pub(super) failed: bool,
+}
+
+impl Writer {
+    fn alive(&self) -> Result<(), AppendError> {
+        if self.failed {
+            let why = "an earlier write or flush of this log failed";
+            return Err(AppendError::Unknown(io::Error::other(why)));
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: io::Error) -> AppendError {
+        self.failed = true;
+        AppendError::Unknown(error)
+    }
+
+    /// What an error means that came before anything of a frame was written.
+    fn refuse(&mut self, error: io::Error) -> AppendError {
+        if is_full(&error) {
+            AppendError::Full
+        } else if is_read_only(&error) {
+            AppendError::ReadOnly
+        } else {
+            self.fail(error)
+        }
+    }
+
+    /// The file that has so many bytes left at `self.offset`.
+    fn file_with(&mut self, bytes: u64) -> Result<Arc<LogFile>, AppendError> {
+        if let Some(used) = self.used.back()
+            && self.offset + bytes <= used.file.bytes
+        {
+            return Ok(Arc::clone(&used.file));
+        }
+        let file = self.room.take(bytes).map_err(|e| self.refuse(e))?;
+        // One that was begun for a frame that then failed, and is too small for this one.
+        if let Some(unused) = self.used.pop_back_if(|used| used.last == Lsn::NONE) {
+            self.room.give_back(unused.file);
+        }
+        self.used.push_back(Used {
+            file: Arc::clone(&file),
+            last: Lsn::NONE,
+        });
+        self.offset = 0;
+        Ok(file)
+    }
+
+    /// After a write for which there was no room: a part of the frame may be there, even
+    /// all of it but the padding. It must not be found by the next one to open, also not
+    /// after a power loss, before anybody is told that nothing was appended.
+    fn undo(&mut self, file: &LogFile) -> AppendError {
+        let zeroed = file.file.write_all_at(&[zeros(BLOCK_BYTES)], self.offset);
+        match zeroed.and_then(|()| file.file.sync()) {
+            Ok(()) => AppendError::Full,
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn mark_dirty(&mut self, file: Arc<LogFile>) {
+        // Nearly always the same one as before.
+        if !self.dirty.iter().any(|dirty| Arc::ptr_eq(dirty, &file)) {
+            self.dirty.push(file);
+        }
+    }
+}
+
+impl LogWriter for Writer {
+    fn next(&self) -> Lsn {
+        self.next
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        self.room.options().frame_bytes_max()
+    }
+
+    fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
+        self.alive()?;
+        if at != self.next {
+            return Err(AppendError::WrongPlace { next: self.next });
+        }
+        let max = self.frame_bytes_max();
+        let payload_bytes = match u32::try_from(frame.len()) {
+            Ok(bytes) if frame.len() <= max => bytes,
+            _ => return Err(AppendError::TooLarge { max }),
+        };
+        let bytes = extent(frame.len());
+        let file = self.file_with(bytes)?;
+        let header = Header {
+            payload_bytes,
+            payload_crc: crc32c::crc32c(frame),
+            lsn: at,
+            term: self.term,
+            flushed: self.flushed,
+            epoch: self.epoch,
+            link: self.link,
+        };
+        let (head, crc) = header.encode();
+        let pad = zeros(bytes - (HEADER_BYTES + frame.len()) as u64);
+        let written = file.file.write_all_at(&[&head, frame, pad], self.offset);
+        match written {
+            Ok(()) => self.mark_dirty(file),
+            Err(error) if is_full(&error) => return Err(self.undo(&file)),
+            Err(error) => return Err(self.refuse(error)),
+        }
+        self.offset += bytes;
+        self.link = crc;
+        self.next = at.next();
+        let used = self.used.back_mut().expect("the file just written is used");
+        used.last = at;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), AppendError> {
+        self.alive()?;
+        for file in std::mem::take(&mut self.dirty) {
+            file.file.sync().map_err(|error| self.fail(error))?;
+        }
+        self.flushed = self.next.before();
+        Ok(())
+    }
+
+    fn trim(&mut self, below: Lsn) -> Result<(), AppendError> {
+        self.alive()?;
+        if below > self.next {
+            return Err(AppendError::WrongPlace { next: self.next });
+        }
+        if below.before() > self.flushed {
+            self.flush()?;
+        }
+        self.first.fetch_max(below.0, Ordering::Release);
+        // The frame just below is kept: what follows must link to it, and by that an
+        // opener tells it from older remains.
+        let anchor = below.before();
+        while self.used.len() > 1 && self.used.front().is_some_and(|used| used.last < anchor) {
+            if let Some(used) = self.used.pop_front() {
+                self.room.give_back(used.file);
+            }
+        }
+        Ok(())
+    }
+
+    fn preparer(&self) -> Option<Arc<dyn Prepare>> {
+        Some(Arc::new(Preparer {
+            room: Arc::downgrade(&self.room),
+        }))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.room.close();
+    }
+}

@@ -1,0 +1,526 @@
+//! The journal: everything that must survive, in one order.
+//!
+//! [`Journal::begin`] gives a place in the gathering frame; what is put there is one atomic
+//! append, and the [`Ticket`] tells when it is durable. Readers of one topic get its
+//! entries through their [`Sink`]; readers of many follow the frames in the tail; both read
+//! what is older through the recovery pool. Everything slow that is nobody's turn to do
+//! (segments, checkpoints, collecting) is done by whoever calls [`Journal::keep`].
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use gapless_core::entry::ENTRY_BYTES_MAX;
+use gapless_core::{
+    Durability, EntryHeader, Epoch, Position, Records, Seq, Timestamp, TopicId,
+};
+
+use crate::blobs::Blobs;
+use crate::error::{BeginError, Failure, ReadError};
+use crate::gather::{Gather, Mark, Sink, batch_header};
+use crate::history::{self, PatternReader, Segments};
+use crate::index::key_hash;
+use crate::log::{LogWriter, Lsn, Prepare};
+use crate::manifest::{Jump, Manifest};
+use crate::marks::{Marks, Turn, lock};
+use crate::open::JUMP_POSITIONS;
+use crate::options::JournalOptions;
+use crate::pool::{Pending, Pool};
+use crate::tail::Tail;
+
+/// Positions that may be given beyond the last flushed one before appends are told to wait.
+/// An append, of at most [`ENTRY_BYTES_MAX`], cannot take as many as are left of a jump.
+const GIVEN_POSITIONS_MAX: u64 = JUMP_POSITIONS / 4 * 3;
+
+/// Reads a clock that never goes back, for measuring. Handed in, as all clocks are.
+pub type Monotonic = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// The handle. Dropping it without [`Journal::close`] is like a crash of the process.
+pub struct Journal {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) flusher: Mutex<Option<JoinHandle<()>>>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) options: JournalOptions,
+    pub(crate) epoch: Epoch,
+    pub(crate) marks: Arc<Marks>,
+    pub(crate) gather: Mutex<Gather>,
+    pub(crate) writer: Mutex<Box<dyn LogWriter>>,
+    pub(crate) append_bytes_max: usize,
+    pub(crate) tail: Mutex<Tail>,
+    /// Readers of many topics that wait for the next frame. Locked inside `tail` only.
+    pub(crate) readers: Mutex<BTreeMap<u64, Waker>>,
+    pub(crate) segments: RwLock<Segments>,
+    pub(crate) blobs: Arc<dyn Blobs>,
+    pub(crate) pool: Pool,
+    pub(crate) full: AtomicBool,
+    pub(crate) stats: Stats,
+    pub(crate) monotonic: Monotonic,
+    pub(crate) prepare: Option<Arc<dyn Prepare>>,
+    /// The newest manifest; whoever holds it is the one who keeps the store.
+    pub(crate) manifest: Mutex<Manifest>,
+    /// Bytes of the newest checkpoint: a large one is not written often.
+    pub(crate) checkpoint_bytes: AtomicU64,
+    /// Bytes in memory that are in no segment yet.
+    pub(crate) unsealed: AtomicU64,
+    /// The last position that is flushed.
+    pub(crate) flushed_position: AtomicU64,
+    /// Set when something died since the collector last looked.
+    pub(crate) dead: AtomicBool,
+}
+
+/// What a journal has done since it was opened, and how large it is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Frames written.
+    pub frames: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Flushes that publishers waited for.
+    pub flushes: u64,
+    /// What these took together.
+    pub flush_time: Duration,
+    /// The longest of them.
+    pub flush_time_max: Duration,
+    /// Bytes of entries in memory.
+    pub tail_bytes: u64,
+    /// Bytes that wait to be written.
+    pub waiting_bytes: u64,
+    /// How many segments there are.
+    pub segments: u64,
+    /// Bytes of their data.
+    pub segment_bytes: u64,
+    /// Requests for history that wait for a thread.
+    pub recovery_waiting: u64,
+    /// Whether the disk is full.
+    pub full: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    frames: AtomicU64,
+    bytes: AtomicU64,
+    flushes: AtomicU64,
+    flush_us: AtomicU64,
+    flush_us_max: AtomicU64,
+}
+
+impl Stats {
+    pub(crate) fn note_frame(&self, bytes: usize) {
+        self.frames.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_flush(&self, took: Duration) {
+        let us = took.as_micros() as u64;
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.flush_us.fetch_add(us, Ordering::Relaxed);
+        self.flush_us_max.fetch_max(us, Ordering::Relaxed);
+    }
+}
+
+/// A place in the gathering frame. All that is put here becomes durable together. Dropped
+/// without [`Append::finish`], it leaves nothing.
+pub struct Append<'a> {
+    inner: &'a Arc<Inner>,
+    gather: MutexGuard<'a, Gather>,
+    start: Mark,
+    bytes_max: usize,
+    finished: bool,
+}
+
+impl Drop for Append<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.gather.undo(&self.start);
+        }
+    }
+}
+
+impl Append<'_> {
+    /// The time that entries of this append get: `now`, but never less than an earlier one.
+    pub fn time(&mut self, now: Timestamp) -> Timestamp {
+        self.gather.time(now)
+    }
+
+    /// Puts a batch that begins at `seq`; `crc` is the checksum of its records, which the
+    /// caller computes before it takes any lock.
+    pub fn batch(
+        &mut self,
+        (topic, seq): (TopicId, Seq),
+        time: Timestamp,
+        (records, crc): (&Records, u32),
+        sink: &Arc<dyn Sink>,
+    ) -> Position {
+        let header = batch_header(topic, seq, time, records);
+        self.gather.put(header, &records.bytes, crc, Some(sink))
+    }
+
+    /// Puts an entry that is no batch.
+    pub fn entry(&mut self, header: EntryHeader, body: &[u8]) -> Position {
+        self.gather.put(header, body, crc32c::crc32c(body), None)
+    }
+
+    /// Ends the append. It becomes visible when `required` is reached, and its ticket is
+    /// done when `wanted` is. If nothing was put, the ticket tells of all before it.
+    ///
+    /// # Panics
+    /// When more was put than [`Journal::begin`] was told: the frame could be too large to
+    /// be written, and with it what others put there. Nothing is appended then.
+    pub fn finish(mut self, required: Durability, wanted: Durability) -> Ticket {
+        let bytes = self.gather.bytes_since(&self.start);
+        assert!(bytes <= self.bytes_max, "{bytes} bytes in an append of {}", self.bytes_max);
+        self.finished = true;
+        self.gather.require(required.max(wanted));
+        let lsn = self.gather.last_used_lsn();
+        let marks = Arc::clone(&self.inner.marks);
+        Ticket { marks, inner: Arc::downgrade(self.inner), lsn, wanted, asked: false }
+    }
+}
+
+/// The checksum of records, to be computed before any lock is taken.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// Tells when an append is durable. Awaiting it asks the flusher's thread for a turn;
+/// [`Ticket::wait`] blocks and flushes itself if nobody else does, which is faster for one
+/// publisher alone; dropping it lets the flusher's thread do it in its own time.
+///
+/// It does not keep the journal open, and still tells what was reached when that is gone.
+pub struct Ticket {
+    marks: Arc<Marks>,
+    inner: Weak<Inner>,
+    lsn: Lsn,
+    wanted: Durability,
+    asked: bool,
+}
+
+impl Ticket {
+    /// Blocks until the append is as durable as wanted, and tells what was reached.
+    ///
+    /// # Errors
+    /// When the journal failed before: the append's fate is unknown.
+    pub fn wait(self) -> Result<Durability, Failure> {
+        // Gone means closed, and then the marks say so before a turn is asked for.
+        let turn = || self.inner.upgrade().map_or(Turn::Done, |inner| inner.turn());
+        self.marks.wait(self.lsn, self.wanted, turn)
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Durability, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let again = std::mem::replace(&mut self.asked, true);
+        match self.marks.poll((self.lsn, self.wanted), context.waker(), again) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // One that wanted no more than memory is done at once, but must be written too.
+        if self.marks.reached(self.lsn) == Durability::Memory {
+            self.marks.kick();
+        }
+    }
+}
+
+/// Frames of the tail, for readers of many topics.
+#[derive(Debug)]
+pub enum TailRead {
+    /// These frames hold the position that was asked for, or come after it.
+    Frames(Vec<Bytes>),
+    /// Nothing is there yet; the waker will be called.
+    Wait,
+    /// The position is no longer in memory: read history first.
+    Behind,
+}
+
+impl Journal {
+    /// The store's own id.
+    pub fn epoch(&self) -> Epoch {
+        self.inner.epoch
+    }
+
+    /// A place for an append of at most `bytes`, headers included.
+    ///
+    /// # Errors
+    /// Says why nothing can be appended now, or ever.
+    pub fn begin(&self, bytes: usize) -> Result<Append<'_>, BeginError> {
+        let inner = &self.inner;
+        if bytes > inner.append_bytes_max {
+            return Err(BeginError::TooLarge { bytes, max: inner.append_bytes_max });
+        }
+        if let Some(failure) = inner.marks.failure() {
+            return Err(failure.into());
+        }
+        if inner.full.load(Ordering::Acquire) {
+            inner.marks.kick();
+            return Err(BeginError::Full);
+        }
+        let unsealed = inner.unsealed.load(Ordering::Acquire);
+        let mut gather = lock(&inner.gather);
+        let waiting = gather.waiting_bytes() as u64;
+        let flushed = Position(inner.flushed_position.load(Ordering::Acquire));
+        if waiting + bytes as u64 > inner.options.waiting_bytes_max.max(bytes) as u64
+            || unsealed > inner.options.unsealed_bytes_max
+            || gather.next_position().distance(flushed) > GIVEN_POSITIONS_MAX
+        {
+            return Err(BeginError::Busy { waiting: waiting.max(unsealed) });
+        }
+        gather.make_room(bytes);
+        let start = gather.mark();
+        Ok(Append { inner, gather, start, bytes_max: bytes, finished: false })
+    }
+
+    /// Leaves a waker to be called when an append that was refused as busy may go.
+    pub fn wait_for_room(&self, waker: &Waker) {
+        self.inner.marks.wait_for_room(waker);
+        self.inner.marks.kick();
+    }
+
+    /// Writes and flushes what has gathered, in this thread: for those without a flusher.
+    pub fn turn(&self) {
+        self.inner.marks.take_turn(|| self.inner.turn());
+    }
+
+    /// Flushes everything that was appended so far.
+    pub fn flush(&self) {
+        self.inner.flush_written();
+    }
+
+    /// Why the journal takes no more appends, if so.
+    pub fn failure(&self) -> Option<Failure> {
+        self.inner.marks.failure()
+    }
+
+    /// The position that the next entry will get.
+    pub fn next_position(&self) -> Position {
+        lock(&self.inner.gather).next_position()
+    }
+
+    /// The last position that readers can see.
+    pub fn last_settled(&self) -> Position {
+        lock(&self.inner.tail).last()
+    }
+
+    /// Positions that were skipped at openings after an unclean end.
+    pub fn jumps(&self) -> Vec<Jump> {
+        lock(&self.inner.manifest).jumps.clone()
+    }
+
+    /// The hash under which this store finds a key.
+    pub fn key_hash(&self, key: &[u8]) -> u128 {
+        key_hash(self.inner.epoch.0, key)
+    }
+
+    /// Frames from `from` on that are in memory; leaves the waker, under the reader's
+    /// number, if there are none yet.
+    pub fn tail(
+        &self,
+        from: Position,
+        bytes_max: usize,
+        (reader, waker): (u64, &Waker),
+    ) -> TailRead {
+        let tail = lock(&self.inner.tail);
+        match tail.read(from, bytes_max) {
+            None => TailRead::Behind,
+            Some(frames) if frames.is_empty() => {
+                lock(&self.inner.readers).insert(reader, waker.clone());
+                TailRead::Wait
+            }
+            Some(frames) => {
+                TailRead::Frames(frames.into_iter().map(|frame| frame.bytes).collect())
+            }
+        }
+    }
+
+    /// Wakes readers that wait for the next frame, so that they look again.
+    pub fn wake_readers(&self) {
+        let mut wakers = Vec::new();
+        self.inner.pattern_readers_to_wake(&mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The first position that is in memory.
+    pub fn tail_first(&self) -> Position {
+        lock(&self.inner.tail).first()
+    }
+
+    /// Reads a step of a topic's history on the recovery pool: batches without a hole from
+    /// `from` on, up to `to` or `bytes_max`.
+    pub fn read_topic(
+        &self,
+        topic: TopicId,
+        range: (Seq, Seq),
+        bytes_max: usize,
+    ) -> Pending<Result<Vec<Bytes>, ReadError>> {
+        let segments = self.inner.segments();
+        let max = self.inner.options.recovery_queue_max;
+        self.inner.pool.run(max, move || history::read_topic(&segments, topic, range, bytes_max))
+    }
+
+    /// Reads a step of many topics' history on the recovery pool, in the order of
+    /// positions; gives the reader back.
+    pub fn read_pattern(
+        &self,
+        mut reader: PatternReader,
+        wanted: Arc<dyn Fn(TopicId) -> bool + Send + Sync>,
+        bytes_max: usize,
+    ) -> Pending<(PatternReader, Result<Vec<Bytes>, ReadError>)> {
+        // In this order: what is sealed is in segments already.
+        let sealed = lock(&self.inner.tail).sealed();
+        let segments = self.inner.segments();
+        self.inner.pool.run(self.inner.options.recovery_queue_max, move || {
+            let read = reader.step((&segments, sealed), &*wanted, bytes_max);
+            (reader, read)
+        })
+    }
+
+    /// The newest message of a key among those no longer in memory: its seq, and whether
+    /// it removes the key.
+    ///
+    /// # Errors
+    /// When a segment cannot be read.
+    pub fn latest_of_key(
+        &self,
+        topic: TopicId,
+        hash: u128,
+    ) -> Result<Option<(Seq, bool)>, ReadError> {
+        history::latest_of_key(&self.inner.segments(), topic, hash)
+    }
+
+    /// The first seq in segments, at or after `from`, that was accepted at `time` or later.
+    ///
+    /// # Errors
+    /// When a segment cannot be read.
+    pub fn find_time(
+        &self,
+        topic: TopicId,
+        from: Seq,
+        time: Timestamp,
+    ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
+        let segments = self.inner.segments();
+        let found = history::find_batch(&segments, topic, from, |run| run.time >= time)?;
+        Ok(found.map(|batch| (batch.seq.max(from), batch.time)))
+    }
+
+    /// The first seq in segments, at or after `from`, whose batch ends after `position`;
+    /// with it, where that batch begins.
+    ///
+    /// # Errors
+    /// When a segment cannot be read.
+    pub fn find_position(
+        &self,
+        topic: TopicId,
+        from: Seq,
+        position: Position,
+    ) -> Result<Option<EntryHeader>, ReadError> {
+        let segments = self.inner.segments();
+        history::find_batch(&segments, topic, from, |run| run.last_position > position)
+    }
+
+    /// The seq in segments from which on at least `excess` bytes, counted from `from`, are
+    /// left out; with it, how many bytes that are.
+    ///
+    /// # Errors
+    /// When a segment cannot be read.
+    pub fn find_bytes(
+        &self,
+        topic: TopicId,
+        from: Seq,
+        excess: u64,
+    ) -> Result<Option<(Seq, u64)>, ReadError> {
+        let segments = self.inner.segments();
+        let mut passed = 0;
+        let found = history::find_batch(&segments, topic, from, |run| {
+            let here = if run.is_block { passed + run.bytes > excess } else { passed >= excess };
+            passed += if here { 0 } else { run.bytes };
+            here
+        })?;
+        Ok(found.map(|batch| (batch.seq.max(from), passed)))
+    }
+
+    /// How many bytes of a topic, from `from` on, are in segments.
+    ///
+    /// # Errors
+    /// When a segment cannot be read.
+    pub fn bytes_of(&self, topic: TopicId, from: Seq) -> Result<u64, ReadError> {
+        history::bytes_of(&self.inner.segments(), topic, from)
+    }
+
+    /// Says that something died, so that the collector looks again.
+    pub fn note_dead(&self) {
+        self.inner.dead.store(true, Ordering::Release);
+    }
+
+    /// What it has done, and how large it is.
+    pub fn stats(&self) -> JournalStats {
+        let inner = &self.inner;
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let segments = inner.segments();
+        JournalStats {
+            frames: load(&inner.stats.frames),
+            bytes: load(&inner.stats.bytes),
+            flushes: load(&inner.stats.flushes),
+            flush_time: Duration::from_micros(load(&inner.stats.flush_us)),
+            flush_time_max: Duration::from_micros(load(&inner.stats.flush_us_max)),
+            tail_bytes: lock(&inner.tail).memory_bytes(),
+            waiting_bytes: lock(&inner.gather).waiting_bytes() as u64,
+            segments: segments.len() as u64,
+            segment_bytes: segments.iter().map(|segment| segment.meta().bytes).sum(),
+            recovery_waiting: inner.pool.waiting() as u64,
+            full: inner.full.load(Ordering::Acquire),
+        }
+    }
+
+    /// Stops without flushing anything, as a crash would: for tests of what then is left.
+    pub fn abandon(self) {
+        drop(self);
+    }
+
+    pub(crate) fn stop_threads(&self, why: Failure) {
+        self.inner.marks.fail(why);
+        self.inner.pool.close();
+        // The flusher's thread itself may be the one that drops the last handle.
+        if let Some(thread) = lock(&self.flusher).take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the flusher's thread panicked");
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.stop_threads(Failure::Closed);
+    }
+}
+
+impl Inner {
+    pub(crate) fn segments(&self) -> Segments {
+        let segments = self.segments.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Arc::clone(&segments)
+    }
+
+    pub(crate) fn pattern_readers_to_wake(&self, wakers: &mut Vec<Waker>) {
+        wakers.extend(std::mem::take(&mut *lock(&self.readers)).into_values());
+    }
+}
+
+/// The most bytes one append may have, whatever a frame could hold.
+pub(crate) fn append_bytes_max(frame_bytes_max: usize) -> usize {
+    frame_bytes_max.min(ENTRY_BYTES_MAX)
+}

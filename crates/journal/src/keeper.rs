@@ -1,0 +1,354 @@
+//! What nobody waits for: writing out segments and checkpoints, trimming the log, dropping
+//! what is dead, making room ahead.
+//!
+//! The order makes every step safe to lose: first new blobs are made durable, then a new
+//! manifest names them, and only then is deleted what the old manifest alone named. A crash
+//! in between leaves blobs that belong to nothing; opening deletes them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use gapless_core::{Batch, Entry, EntryHeader, EntryKind, Position, Seq, Timestamp, TopicId};
+
+use crate::blobs::{BlobError, Blobs};
+use crate::checkpoint::CheckpointWriter;
+use crate::collector::{Compactor, Dropper};
+use crate::error::{Failure, OpenError, ReadError};
+use crate::journal::{Inner, Journal};
+use crate::log::AppendError;
+use crate::manifest::{CHECKPOINT_PREFIX, Manifest, SEGMENT_PREFIX, delete};
+use crate::marks::lock;
+use crate::segment::{Segment, SegmentWriter};
+use crate::state::State;
+use crate::tail::TailFrame;
+
+/// Why keeping did not get done. The store is as it was and goes on; it is tried again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeepError {
+    /// The store of blobs did not take it.
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+    /// A segment could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The manifest could not be written.
+    #[error(transparent)]
+    Manifest(#[from] OpenError),
+    /// The log did not take the flush or the trim.
+    #[error("the log cannot be trimmed: {0}")]
+    Log(AppendError),
+    /// The journal takes no more appends.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// The disk is full, so what is in memory cannot be made durable first.
+    #[error("the disk is full")]
+    Full,
+}
+
+/// What [`Journal::keep`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// A segment and a checkpoint were written and the log was trimmed.
+    pub sealed: bool,
+    /// Dead data was dropped or segments were merged; there may be more to do.
+    pub collected: bool,
+}
+
+impl Journal {
+    /// Does what is due. Call it now and then, from one thread.
+    ///
+    /// # Errors
+    /// Says what could not be done; nothing is lost by it.
+    pub fn keep(&self, state: &dyn State, now: Timestamp) -> Result<Kept, KeepError> {
+        let inner = &*self.inner;
+        if let Some(prepare) = &inner.prepare
+            && let Err(error) = prepare.prepare()
+        {
+            tracing::warn!(%error, "cannot make room for the log ahead of need");
+        }
+        if inner.full.load(Ordering::Acquire) || inner.marks.flushed() < inner.marks.written() {
+            inner.flush_written();
+        }
+        let mut kept = Kept::default();
+        let large = inner.checkpoint_bytes.load(Ordering::Relaxed);
+        // Not more than appends may leave in memory, or they would wait for ever.
+        let due = inner.options.seal_bytes.max(large).min(inner.options.unsealed_bytes_max / 2);
+        if lock(&inner.tail).unsealed_log_bytes() >= due.max(1) {
+            inner.seal(state, now)?;
+            kept.sealed = true;
+        }
+        if inner.dead.swap(false, Ordering::AcqRel) {
+            let collected = inner.collect(state, now);
+            // There may be more to do; and what failed is tried again.
+            if !matches!(collected, Ok(false)) {
+                inner.dead.store(true, Ordering::Release);
+            }
+            kept.collected = collected?;
+        }
+        inner.evict(state);
+        Ok(kept)
+    }
+
+    /// Writes everything in memory out as a segment, with a checkpoint, now.
+    ///
+    /// # Errors
+    /// Says what could not be done; nothing is lost by it.
+    pub fn seal(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
+        self.inner.seal(state, now)?;
+        self.inner.evict(state);
+        Ok(())
+    }
+
+    /// Writes all segments anew without what is dead, superseded keys included, now.
+    ///
+    /// # Errors
+    /// Says what could not be done; nothing is lost by it.
+    pub fn compact(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
+        self.inner.seal(state, now)?;
+        self.inner.rewrite_all(state, now)?;
+        self.inner.evict(state);
+        Ok(())
+    }
+
+    /// Ends cleanly: everything is flushed, and the next opening knows it.
+    ///
+    /// # Errors
+    /// When the last manifest could not be written: the next opening will replay more.
+    pub fn close(&self) -> Result<(), KeepError> {
+        let inner = &self.inner;
+        let result = inner.flush_all().and_then(|()| inner.store_clean_manifest());
+        self.stop_threads(Failure::Closed);
+        result
+    }
+}
+
+impl Inner {
+    /// Writes what is in memory only into a segment, the state into a checkpoint, and
+    /// trims the log of both.
+    pub(crate) fn seal(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
+        let mut manifest = lock(&self.manifest);
+        self.flush_all()?;
+        let flushed = self.marks.flushed();
+        let mut frames = lock(&self.tail).unsealed();
+        frames.retain(|frame| frame.lsn <= flushed);
+        let Some(last) = frames.last() else { return Ok(()) };
+        let (last_lsn, last_position) = (last.lsn, last.last);
+        let mut fresh = Fresh::new(&*self.blobs);
+        let name = fresh.segment(&mut manifest);
+        let segment = self.write_segment(name, &frames, last_position, state, now)?;
+        drop(frames);
+        let checkpoint = fresh.checkpoint(&mut manifest);
+        self.write_checkpoint(&checkpoint, state)?;
+        let mut next = manifest.clone();
+        next.segments.extend(segment.iter().map(|segment| segment.meta().clone()));
+        let old = next.checkpoint.replace(checkpoint.into());
+        next.sealed = last_position;
+        next.replay_from = last_lsn.next();
+        self.install(&mut manifest, next, fresh)?;
+        if let Some(segment) = segment {
+            self.swap_segments(|segments| segments.push(Arc::new(segment)));
+        }
+        lock(&self.tail).seal(last_position);
+        self.note_unsealed();
+        self.marks.room_made();
+        if let Some(old) = old {
+            delete(&*self.blobs, &old);
+        }
+        self.dead.store(true, Ordering::Release);
+        lock(&self.writer).trim(manifest.replay_from).map_err(KeepError::Log)
+    }
+
+    /// Makes `next` the manifest in force, noting how far the log is known to reach. With
+    /// it, the `fresh` blobs belong to the store.
+    pub(crate) fn install(
+        &self,
+        manifest: &mut Manifest,
+        mut next: Manifest,
+        fresh: Fresh<'_>,
+    ) -> Result<(), KeepError> {
+        // Never the same number twice: the one that could not be stored may be there.
+        manifest.number += 1;
+        next.number = manifest.number;
+        let mut gather = lock(&self.gather);
+        next.last_position = gather.next_position().prev();
+        next.last_time = gather.time(Timestamp(0));
+        drop(gather);
+        next.log_end = self.marks.flushed();
+        next.clean = false;
+        if let Err(error) = next.store(&*self.blobs) {
+            // Unless it is certain that no manifest names them, they must stay.
+            if !matches!(self.blobs.open(&next.name()), Err(BlobError::Missing { .. })) {
+                fresh.keep();
+            }
+            return Err(error.into());
+        }
+        fresh.keep();
+        *manifest = next;
+        Ok(())
+    }
+
+    fn store_clean_manifest(&self) -> Result<(), KeepError> {
+        let mut manifest = lock(&self.manifest);
+        manifest.number += 1;
+        let mut next = manifest.clone();
+        let mut gather = lock(&self.gather);
+        next.last_position = gather.next_position().prev();
+        next.last_time = gather.time(Timestamp(0));
+        next.clean = gather.waiting_bytes() == 0;
+        drop(gather);
+        next.log_end = self.marks.flushed();
+        next.store(&*self.blobs)?;
+        *manifest = next;
+        Ok(())
+    }
+
+    /// Flushes everything appended so far, or says why that cannot be.
+    pub(crate) fn flush_all(&self) -> Result<(), KeepError> {
+        self.flush_written();
+        match self.marks.failure() {
+            Some(failure) => Err(failure.into()),
+            None if self.full.load(Ordering::Acquire) => Err(KeepError::Full),
+            None => Ok(()),
+        }
+    }
+
+    fn write_segment(
+        &self,
+        name: String,
+        frames: &[TailFrame],
+        last: Position,
+        state: &dyn State,
+        now: Timestamp,
+    ) -> Result<Option<Segment>, KeepError> {
+        let mut batches = sorted_batches(frames);
+        if batches.is_empty() {
+            return Ok(None);
+        }
+        let mut dropper = Dropper::new(state, now);
+        let compactor = Compactor::over_batches(self.epoch.0, &batches, &mut dropper);
+        let mut writer = self.segment_writer(name)?;
+        let empty = writer.bytes();
+        for (_, _, bytes) in &mut batches {
+            let batch = Entry::take_trusted(bytes).ok().and_then(Batch::new);
+            let batch = batch.expect("the frame was made of whole entries");
+            dropper.write(&batch, &compactor, &mut writer)?;
+        }
+        dropper.finish(&mut writer)?;
+        if writer.bytes() == empty {
+            return Ok(None);
+        }
+        Ok(Some(writer.finish(last)?))
+    }
+
+    pub(crate) fn segment_writer(&self, name: String) -> Result<SegmentWriter<'_>, BlobError> {
+        SegmentWriter::create(&*self.blobs, name, self.epoch.0, self.options.block_bytes)
+    }
+
+    fn write_checkpoint(&self, name: &str, state: &dyn State) -> Result<(), KeepError> {
+        let mut writer = CheckpointWriter::create(&*self.blobs, name)?;
+        state.checkpoint(&mut |item| writer.item(item))?;
+        // Items may tell of entries that gathered meanwhile: these must be in the log
+        // before the checkpoint counts.
+        self.flush_all()?;
+        let bytes = writer.finish()?;
+        self.checkpoint_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn swap_segments(&self, change: impl FnOnce(&mut Vec<Arc<Segment>>)) {
+        let mut segments =
+            self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut changed = segments.to_vec();
+        change(&mut changed);
+        *segments = Arc::new(changed);
+    }
+
+    /// Drops from memory what is in segments and over the budget.
+    pub(crate) fn evict(&self, state: &dyn State) {
+        let evicted = lock(&self.tail).evict(self.options.tail_bytes);
+        for frame in evicted {
+            let mut told = None;
+            for (header, _) in entries(&frame.bytes) {
+                if header.kind == EntryKind::Batch && told != Some(header.topic) {
+                    told = Some(header.topic);
+                    state.evicted(header.topic, frame.lsn);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn note_unsealed(&self) {
+        let unsealed = lock(&self.tail).unsealed_memory_bytes();
+        self.unsealed.store(unsealed, Ordering::Release);
+    }
+}
+
+/// Names for blobs in the making, and their removal if they come to nothing: a full disk
+/// would else be filled further by each try. A name is never given twice.
+pub(crate) struct Fresh<'a> {
+    blobs: &'a dyn Blobs,
+    names: Vec<String>,
+}
+
+impl<'a> Fresh<'a> {
+    pub(crate) fn new(blobs: &'a dyn Blobs) -> Self {
+        Self { blobs, names: Vec::new() }
+    }
+
+    pub(crate) fn segment(&mut self, manifest: &mut Manifest) -> String {
+        let name = next_name(SEGMENT_PREFIX, manifest);
+        self.names.push(format!("{name}.data"));
+        self.names.push(format!("{name}.index"));
+        name
+    }
+
+    fn checkpoint(&mut self, manifest: &mut Manifest) -> String {
+        let name = next_name(CHECKPOINT_PREFIX, manifest);
+        self.names.push(name.clone());
+        name
+    }
+
+    /// A manifest names them now, or may.
+    fn keep(mut self) {
+        self.names.clear();
+    }
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        self.names.iter().for_each(|name| delete(self.blobs, name));
+    }
+}
+
+fn next_name(prefix: &str, manifest: &mut Manifest) -> String {
+    let name = format!("{prefix}{:020}", manifest.next_name);
+    manifest.next_name += 1;
+    name
+}
+
+/// The entries of a frame, with where each begins and ends.
+fn entries(bytes: &Bytes) -> impl Iterator<Item = (EntryHeader, std::ops::Range<usize>)> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let (header, len) = EntryHeader::read(&bytes[at..]).ok()?;
+        let range = at..at + len;
+        at += len;
+        Some((header, range))
+    })
+}
+
+fn sorted_batches(frames: &[TailFrame]) -> Vec<(TopicId, Seq, Bytes)> {
+    let mut batches = Vec::new();
+    for frame in frames {
+        for (header, range) in entries(&frame.bytes) {
+            if header.kind == EntryKind::Batch {
+                batches.push((header.topic, header.seq, frame.bytes.slice(range)));
+            }
+        }
+    }
+    batches.sort_by_key(|(topic, seq, _)| (*topic, *seq));
+    batches
+}
+
