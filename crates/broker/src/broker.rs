@@ -132,6 +132,7 @@ pub(crate) struct Inner {
     /// Topics are made and deleted one at a time.
     admin: Mutex<()>,
     closed: AtomicBool,
+    pub(crate) failure_told: AtomicBool,
     opened: Opened,
     /// The subject of the one event that is too frequent to be made for nobody.
     pub(crate) accepted_subject: TopicName,
@@ -197,6 +198,7 @@ impl Broker {
             next_subscriber: AtomicU64::new(1),
             admin: Mutex::new(()),
             closed: AtomicBool::new(false),
+            failure_told: AtomicBool::new(false),
             opened,
             accepted_subject: TopicName::parse("$events.publish.accepted")
                 .expect("the name is well formed"),

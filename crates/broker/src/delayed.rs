@@ -83,12 +83,16 @@ impl Broker {
 
     /// How many messages wait for their time.
     pub fn delayed_len(&self) -> usize {
-        let cell = self.inner.delayed_cell();
-        cell.and_then(|cell| Some(cell.lock().delayed.as_ref()?.len())).unwrap_or(0)
+        self.inner.delayed_len()
     }
 }
 
 impl Inner {
+    pub(crate) fn delayed_len(&self) -> usize {
+        let cell = self.delayed_cell();
+        cell.and_then(|cell| Some(cell.lock().delayed.as_ref()?.len())).unwrap_or(0)
+    }
+
     fn delayed_cell(&self) -> Option<Arc<Cell>> {
         self.topics.find(&delayed_name())
     }

@@ -1,6 +1,7 @@
 //! The thread that does what nobody waits for: it keeps the journal, carries out retention,
 //! and publishes delayed messages when they are due.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -90,6 +91,12 @@ impl Inner {
             }
             Err(error) => tracing::warn!(%error, "keeping the store must wait"),
         }
+        if let Some(failure) = self.journal.failure()
+            && !self.failure_told.swap(true, Ordering::Relaxed)
+        {
+            self.emit("journal.failed", &[("why", failure.to_string().into())]);
+        }
+        self.metrics.delayed.set(self.delayed_len() as f64);
         self.metrics.journal(&self.journal.stats());
     }
 }
