@@ -16,6 +16,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::buffer::PageBuffer;
+use crate::samples::{Rate, Samples};
 use crate::table::{Figure, Row, Table};
 
 /// One measurement is never asked to take longer.
@@ -33,9 +34,6 @@ const ZEROED_FILE_BYTES: u64 = 64 * MIB as u64;
 /// What is read again and again from the page cache; larger than any cache of the CPU.
 const READ_FILE_BYTES: u64 = 64 * MIB as u64;
 
-/// Bounds the memory for samples.
-const SAMPLES_MAX: usize = 1 << 20;
-
 /// A wake-up that takes longer is taken for lost and looked for again.
 const WAKE_WAIT_MAX: Duration = Duration::from_millis(100);
 
@@ -45,19 +43,6 @@ const IO_BYTES: usize = 256 * KIB;
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// How long single steps took, and how many of them fit in a second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    /// Half of the steps took at most this many microseconds.
-    pub p50_us: f64,
-    /// All but one in a hundred took at most this many microseconds.
-    pub p99_us: f64,
-    /// Steps per second, over the whole run.
-    pub per_second: f64,
-    /// Bytes per second, over the whole run; 0 where no bytes are moved.
-    pub bytes_per_second: f64,
-}
-
 /// Write and flush of `chunk_bytes`, one after another, on a file zeroed beforehand: the
 /// best a journal on this disk can do for one writer that waits.
 ///
@@ -65,19 +50,78 @@ pub struct Rate {
 ///
 /// When the disk answers one, or the chunk is empty or larger than the file.
 pub fn flush_rate(dir: &Path, chunk_bytes: usize, seconds: f64) -> io::Result<Rate> {
-    check_chunk(chunk_bytes, ZEROED_FILE_BYTES)?;
-    let mut scratch = ScratchFile::zeroed(dir, "flush-zeroed", ZEROED_FILE_BYTES)?;
-    let chunk = PageBuffer::noise(chunk_bytes);
-    let mut at = 0;
-    sample(seconds, chunk_bytes, u64::MAX, || {
-        if at + chunk_bytes as u64 > ZEROED_FILE_BYTES {
-            at = 0;
-        }
-        scratch.file.seek(SeekFrom::Start(at))?;
-        scratch.file.write_all(chunk.as_slice())?;
-        at += chunk_bytes as u64;
-        scratch.file.sync_data()
-    })
+    let mut writes = RawWrites::new(dir, chunk_bytes, Flush::Each)?;
+    writes.run(seconds)?;
+    Ok(writes.rate())
+}
+
+/// Whether each write is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// After each write, with `fdatasync`.
+    Each,
+    /// Never: the write only reaches the page cache.
+    Never,
+}
+
+/// Writes of one size into a zeroed file, that can be measured in several rounds: so that
+/// rounds of something else can lie between them and both see the same weather.
+pub struct RawWrites {
+    scratch: ScratchFile,
+    chunk: PageBuffer,
+    flush: Flush,
+    at: u64,
+    samples: Samples,
+}
+
+impl RawWrites {
+    /// Makes the zeroed file; nothing is measured yet.
+    ///
+    /// # Errors
+    ///
+    /// When the disk answers one, or the chunk is empty or larger than the file.
+    pub fn new(dir: &Path, chunk_bytes: usize, flush: Flush) -> io::Result<Self> {
+        check_chunk(chunk_bytes, ZEROED_FILE_BYTES)?;
+        let scratch = ScratchFile::zeroed(dir, "flush-zeroed", ZEROED_FILE_BYTES)?;
+        let (chunk, samples) = (PageBuffer::noise(chunk_bytes), Samples::default());
+        Ok(Self {
+            scratch,
+            chunk,
+            flush,
+            at: 0,
+            samples,
+        })
+    }
+
+    /// One round.
+    ///
+    /// # Errors
+    ///
+    /// When the disk answers one.
+    pub fn run(&mut self, seconds: f64) -> io::Result<()> {
+        let chunk_bytes = self.chunk.as_slice().len();
+        let (scratch, chunk, at) = (&mut self.scratch, self.chunk.as_slice(), &mut self.at);
+        let flush = self.flush;
+        let round = sample_steps(seconds, chunk_bytes, u64::MAX, || {
+            if *at + chunk_bytes as u64 > ZEROED_FILE_BYTES {
+                *at = 0;
+            }
+            scratch.file.seek(SeekFrom::Start(*at))?;
+            scratch.file.write_all(chunk)?;
+            *at += chunk_bytes as u64;
+            match flush {
+                Flush::Each => scratch.file.sync_data(),
+                Flush::Never => Ok(()),
+            }
+        })?;
+        self.samples.join(round);
+        Ok(())
+    }
+
+    /// The figures of all rounds together.
+    pub fn rate(&self) -> Rate {
+        self.samples.rate(self.chunk.as_slice().len())
+    }
 }
 
 /// Write and flush of `chunk_bytes`, one after another, at the end of a growing file: what
@@ -238,66 +282,38 @@ pub fn report(dir: &Path, seconds: f64) -> io::Result<Table> {
     Ok(table)
 }
 
-impl Rate {
-    /// The rate as a row of a table, with times and bytes beside it.
-    pub fn row(&self, work: &str) -> Row {
-        let row = Row::new(work, Figure::per_second(self.per_second))
-            .beside("p50", Figure::micros(self.p50_us))
-            .beside("p99", Figure::micros(self.p99_us));
-        if self.bytes_per_second > 0.0 {
-            return row.beside("bytes", Figure::bytes_per_second(self.bytes_per_second));
-        }
-        row
-    }
-
-    /// Out of the microseconds each step took and the seconds they all took together.
-    fn of(mut steps_us: Vec<f64>, step_bytes: usize, seconds: f64) -> Self {
-        steps_us.sort_unstable_by(f64::total_cmp);
-        let per_second = if seconds > 0.0 {
-            steps_us.len() as f64 / seconds
-        } else {
-            0.0
-        };
-        Self {
-            p50_us: percentile(&steps_us, 50),
-            p99_us: percentile(&steps_us, 99),
-            per_second,
-            bytes_per_second: per_second * step_bytes as f64,
-        }
-    }
-}
-
-/// The value that `percent` of the sorted values do not exceed; 0 if there are none.
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-    sorted.get(rank).copied().unwrap_or(0.0)
-}
-
 /// Repeats a step until time, bytes or samples run out; at least once.
 fn sample(
     seconds: f64,
     step_bytes: usize,
     bytes_max: u64,
-    mut step: impl FnMut() -> io::Result<()>,
+    step: impl FnMut() -> io::Result<()>,
 ) -> io::Result<Rate> {
+    Ok(sample_steps(seconds, step_bytes, bytes_max, step)?.rate(step_bytes))
+}
+
+/// As [`sample`], with every single step.
+fn sample_steps(
+    seconds: f64,
+    step_bytes: usize,
+    bytes_max: u64,
+    mut step: impl FnMut() -> io::Result<()>,
+) -> io::Result<Samples> {
     let limit = time_limit(seconds);
-    let mut steps_us = Vec::new();
+    let mut samples = Samples::default();
     let mut bytes = 0_u64;
     let started = Instant::now();
     let mut before = started;
     loop {
         step()?;
         let after = Instant::now();
-        steps_us.push((after - before).as_secs_f64() * 1e6);
+        samples.note(after - before);
         before = after;
         bytes += step_bytes as u64;
         let is_full = bytes.saturating_add(step_bytes as u64) > bytes_max;
-        if after - started >= limit || is_full || steps_us.len() >= SAMPLES_MAX {
-            return Ok(Rate::of(
-                steps_us,
-                step_bytes,
-                (after - started).as_secs_f64(),
-            ));
+        if after - started >= limit || is_full || samples.is_full() {
+            samples.spend(after - started);
+            return Ok(samples);
         }
     }
 }
@@ -415,27 +431,6 @@ mod tests {
 
     fn is_sane(rate: Rate) -> bool {
         rate.p50_us > 0.0 && rate.p50_us <= rate.p99_us && rate.per_second > 0.0
-    }
-
-    #[test]
-    fn percentiles_are_values_that_were_seen() {
-        let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!(percentile(&values, 50), 50.0);
-        assert_eq!(percentile(&values, 99), 99.0);
-        assert_eq!(percentile(&[7.0], 50), 7.0);
-        assert_eq!(percentile(&[], 99), 0.0);
-    }
-
-    #[test]
-    fn rates_count_steps_and_bytes_over_the_whole_run() {
-        let rate = Rate::of(vec![3.0, 1.0, 2.0, 4.0], 10, 2.0);
-        let expected = Rate {
-            p50_us: 2.0,
-            p99_us: 4.0,
-            per_second: 2.0,
-            bytes_per_second: 20.0,
-        };
-        assert_eq!(rate, expected);
     }
 
     #[test]

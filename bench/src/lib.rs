@@ -7,5 +7,7 @@
 
 pub mod buffer;
 pub mod hardware;
+pub mod process;
+pub mod samples;
 pub mod scratch;
 pub mod table;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use gapless_core::{
     Cursor, Durability, EntryHeader, EntryKind, Epoch, GapReason, Pattern, Position, PubSubError,
     Seq, Start, SystemDefaults, Timestamp, TopicName, TopicSettings,
 };
-use gapless_journal::dir_blobs::DirBlobs;
-use gapless_journal::file_log::{FileLog, FileLogOptions};
+use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
+use gapless_journal::layout::Folder;
 use gapless_journal::{
-    BeginError, Journal, JournalOptions, JournalStats, OpenError, Opened, Parts, Ticket,
+    BeginError, Failure, Journal, JournalOptions, JournalStats, OpenError, Opened, Parts, Ticket,
 };
 
 use crate::cell::{Cell, lock};
@@ -28,7 +28,7 @@ use crate::follow_topic::TopicFollower;
 use crate::keeper::Keeper;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::recover::{Cells, Recovering, is_kept, put_named};
+use crate::recover::{Cells, Recovering, is_kept, put_cell, put_named};
 use crate::router::Router;
 use crate::subscription::{
     Follower, From, NOTHING_SEEN, Shared, SubscriberInfo, Subscription,
@@ -129,6 +129,7 @@ pub(crate) struct Inner {
     cells: Mutex<Cells>,
     subscribers: Mutex<BTreeMap<u64, Arc<Shared>>>,
     next_subscriber: AtomicU64,
+    recovering: AtomicIsize,
     /// Topics are made and deleted one at a time.
     admin: Mutex<()>,
     closed: AtomicBool,
@@ -144,25 +145,14 @@ impl Broker {
     /// # Errors
     /// Says why not, and what to do.
     pub fn open(options: BrokerOptions) -> Result<Self, BrokerOpenError> {
-        let folder = |source| BrokerOpenError::Folder {
-            folder: options.folder.display().to_string(),
-            source,
+        let folder = Folder {
+            fs: Arc::clone(&options.fs),
+            path: options.folder.clone(),
+            log: options.log,
         };
-        let (log_folder, blob_folder) = (options.folder.join("log"), options.folder.join("blobs"));
-        options.fs.create_dir(&log_folder).map_err(folder)?;
-        options.fs.create_dir(&blob_folder).map_err(folder)?;
-        let blobs = DirBlobs::new(Arc::clone(&options.fs), blob_folder).map_err(OpenError::from)?;
-        let (fs, log_options) = (Arc::clone(&options.fs), options.log.clone());
         let clock = Arc::clone(&options.clock);
-        let parts = Parts {
-            blobs: Arc::new(blobs),
-            log: Box::new(move |epoch| {
-                Arc::new(FileLog::new(fs, log_folder, epoch.0, log_options))
-            }),
-            new_epoch: options.epoch.unwrap_or_else(random_epoch),
-            monotonic: Arc::new(move || clock.monotonic()),
-            flusher_thread: options.threads,
-        };
+        let epoch = options.epoch.unwrap_or_else(random_epoch);
+        let parts = folder.parts(epoch, Arc::new(move || clock.monotonic()), options.threads)?;
         Self::open_on(parts, options)
     }
 
@@ -196,6 +186,7 @@ impl Broker {
             cells: Mutex::new(cells),
             subscribers: Mutex::default(),
             next_subscriber: AtomicU64::new(1),
+            recovering: AtomicIsize::new(0),
             admin: Mutex::new(()),
             closed: AtomicBool::new(false),
             failure_told: AtomicBool::new(false),
@@ -341,9 +332,13 @@ impl Broker {
         name: &TopicName,
         settings: TopicSettings,
     ) -> Result<TopicInfo, TopicError> {
+        if name.is_system() {
+            return Err(TopicError::System(name.clone()));
+        }
         settings.validate()?;
-        let cell = self.inner.cell(name)?;
+        // Found under the lock: settings written after a deletion would bring it back.
         let one_at_a_time = lock(&self.inner.admin);
+        let cell = self.inner.cell(name)?;
         let before = Arc::clone(&cell.lock().settings);
         if before.storage != settings.storage {
             return Err(TopicError::Storage(name.clone()));
@@ -471,6 +466,17 @@ impl Inner {
         self.emit("subscription.removed", &fields);
     }
 
+    pub(crate) fn count_recovering(&self, change: isize) {
+        let now = self.recovering.fetch_add(change, Ordering::Relaxed) + change;
+        self.metrics.recovering.set(now as f64);
+    }
+
+    /// How much history a subscriber reads in one go.
+    pub(crate) fn history_step(&self) -> usize {
+        let recovering = self.recovering.load(Ordering::Relaxed);
+        self.limits.history_step(usize::try_from(recovering).unwrap_or(0))
+    }
+
     /// Whether anybody follows this topic now.
     pub(crate) fn is_followed(&self, name: &TopicName) -> bool {
         lock(&self.subscribers).values().any(|shared| shared.pattern.matches(name))
@@ -504,6 +510,9 @@ impl Inner {
         settings: TopicSettings,
     ) -> Result<(Arc<Cell>, Option<Ticket>), TopicError> {
         settings.validate()?;
+        if self.is_closed() {
+            return Err(PubSubError::Stopped.into());
+        }
         let _one_at_a_time = lock(&self.admin);
         if let Some(cell) = self.topics.find(name) {
             let equal = *cell.lock().settings == settings;
@@ -551,12 +560,19 @@ impl Inner {
         Ok(ticket)
     }
 
-    pub(crate) fn cell_count(&self) -> usize {
-        lock(&self.cells).len()
+    /// How many cells there would be after these changes.
+    pub(crate) fn cells_after(&self, changes: &[(Bytes, Option<Bytes>)]) -> usize {
+        let cells = lock(&self.cells);
+        let is_there = |(name, _): &&(Bytes, Option<Bytes>)| cells.contains_key(name);
+        let (set, removed): (Vec<_>, Vec<_>) =
+            changes.iter().partition(|(_, value)| value.is_some());
+        let (added, gone) =
+            (set.iter().filter(|each| !is_there(each)), removed.iter().filter(|each| is_there(each)));
+        (cells.len() + added.count()).saturating_sub(gone.count())
     }
 
     pub(crate) fn set_cell(&self, name: Bytes, value: Option<Bytes>, as_of: Position) {
-        lock(&self.cells).insert(name, (value, as_of));
+        put_cell(&mut lock(&self.cells), name, value, as_of);
     }
 
     pub(crate) fn cells_snapshot(&self) -> Cells {
@@ -683,7 +699,7 @@ impl Inner {
 }
 
 /// Blocks until what was written down is flushed.
-fn confirmed(ticket: Option<Ticket>) -> Result<(), TopicError> {
+pub(crate) fn confirmed(ticket: Option<Ticket>) -> Result<(), TopicError> {
     match ticket.map(Ticket::wait) {
         Some(Err(_)) => Err(PubSubError::Poisoned.into()),
         Some(Ok(_)) | None => Ok(()),
@@ -693,6 +709,7 @@ fn confirmed(ticket: Option<Ticket>) -> Result<(), TopicError> {
 pub(crate) fn begin_error(error: BeginError) -> PubSubError {
     match error {
         BeginError::Full => PubSubError::StorageFull,
+        BeginError::Failed(Failure::Closed) => PubSubError::Stopped,
         BeginError::Failed(_) | BeginError::Busy { .. } => PubSubError::Unavailable,
         other => PubSubError::Internal(other.to_string()),
     }

@@ -105,6 +105,9 @@ impl Inner {
         due: Timestamp,
         options: &PublishOptions,
     ) -> Publishing {
+        if topic.is_system() {
+            return self.reject(topic, RejectReason::InvalidTopic);
+        }
         let Some(target) = self.topics.find(topic) else {
             return self.reject(topic, RejectReason::UnknownTopic);
         };
@@ -225,7 +228,8 @@ impl Inner {
         let done = Some((Arc::clone(cell), seq, false));
         let atomic = Atomic { delay_done: done, ..Atomic::default() };
         // Nobody waits for it: the ack was given when it was scheduled.
-        self.commit(parts, &atomic, &PublishOptions::default()).is_accepted()
+        let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
+        self.commit(parts, &atomic, &options).is_accepted()
     }
 
     /// Lets go of stored messages whose successors are all done.

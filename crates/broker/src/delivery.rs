@@ -1,7 +1,9 @@
 //! What a subscriber is handed.
 
 use bytes::Bytes;
-use gapless_core::{Batch, GapReason, Message, Position, Seq, Timestamp, TopicName};
+use gapless_core::{
+    Batch, BatchRef, GapReason, Message, Position, Record, Seq, Timestamp, TopicName,
+};
 use gapless_journal::without;
 
 use crate::cell::batches;
@@ -65,6 +67,19 @@ pub struct Delivered {
     pub message: Message,
 }
 
+/// A message with its numbers, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveredRef<'a> {
+    /// Its place in its topic.
+    pub seq: Seq,
+    /// Its place in the journal.
+    pub position: Position,
+    /// When it was accepted.
+    pub time: Timestamp,
+    /// What was sent, as stored.
+    pub record: Record<'a>,
+}
+
 impl Messages {
     pub(crate) fn new(
         topic: TopicName,
@@ -116,33 +131,46 @@ impl Messages {
         })
     }
 
-    /// The messages, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Delivered> + '_ {
-        self.batches().flat_map(|batch| {
-            let delivered: Vec<Delivered> = batch
-                .records()
-                .filter(|record| (self.from..=self.to).contains(&batch.seq_of(record)))
-                .map(|record| Delivered {
-                    seq: batch.seq_of(&record),
+    /// The messages, in order, borrowed: the fastest way to go over many.
+    pub fn records(&self) -> impl Iterator<Item = DeliveredRef<'_>> {
+        self.parts.iter().flat_map(|part| self.records_of(part))
+    }
+
+    fn records_of<'a>(&'a self, part: &'a Bytes) -> impl Iterator<Item = DeliveredRef<'a>> {
+        let (from, to, now) = (self.from, self.to, self.now);
+        let wanted = move |batch: &BatchRef<'_>| {
+            batch.header().last_seq() >= from && batch.header().seq <= to
+        };
+        BatchRef::all(part).filter(wanted).flat_map(move |batch| {
+            let expired = batch.may_have_expired(now);
+            batch.records().filter_map(move |record| {
+                let seq = batch.seq_of(&record);
+                let wanted = from <= seq && seq <= to;
+                let alive = !(expired && batch.is_expired(&record, now));
+                (wanted && alive).then(|| DeliveredRef {
+                    seq,
                     position: batch.position_of(&record),
-                    time: batch.time(),
-                    message: batch.message(&record),
+                    time: batch.header().time,
+                    record,
                 })
-                .collect();
-            delivered
+            })
+        })
+    }
+
+    /// The messages, in order, each sharing the bytes it came in.
+    pub fn iter(&self) -> impl Iterator<Item = Delivered> + '_ {
+        self.parts.iter().flat_map(|part| {
+            self.records_of(part).map(|each| Delivered {
+                seq: each.seq,
+                position: each.position,
+                time: each.time,
+                message: each.record.to_message(part),
+            })
         })
     }
 
     /// How many messages there are.
     pub fn count(&self) -> usize {
-        let wanted = |batch: &Batch| {
-            let header = batch.header();
-            let whole = header.seq >= self.from && header.last_seq() <= self.to;
-            let within = |record: &gapless_core::Record<'_>| {
-                (self.from..=self.to).contains(&batch.seq_of(record))
-            };
-            if whole { header.count as usize } else { batch.records().filter(within).count() }
-        };
-        self.batches().map(|batch| wanted(&batch)).sum()
+        self.records().count()
     }
 }

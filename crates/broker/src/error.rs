@@ -109,14 +109,6 @@ pub enum BrokerOpenError {
     /// The journal did not open.
     #[error(transparent)]
     Journal(#[from] OpenError),
-    /// The folder could not be made or read.
-    #[error("cannot use the folder {folder}: {source}")]
-    Folder {
-        /// Which folder.
-        folder: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

@@ -119,6 +119,10 @@ impl PatternFollower {
                 self.hand_out(inner, parts);
                 self.next = self.next.max(next);
                 shared.place.store(self.next.prev().0, Ordering::Relaxed);
+                if self.next < inner.journal.tail_first() {
+                    // The next step is read while this one is being used.
+                    self.read(inner);
+                }
                 continue;
             }
             if let Some(delivery) = self.mail(inner, context) {
@@ -200,17 +204,21 @@ impl PatternFollower {
                     self.tell(Delivery::Recovering { from, to });
                 }
                 self.tell_trimmed(inner);
-                let at_place = self.reader.take().filter(|reader| reader.next() == self.next);
-                let reader = at_place.unwrap_or_else(|| PatternReader::new(self.next));
-                let (pattern, broker) = (self.pattern.clone(), Arc::downgrade(inner));
-                let is_wanted = Arc::new(move |id: TopicId| {
-                    broker.upgrade().is_some_and(|inner| wanted(&inner, &pattern, id).is_some())
-                });
-                let bytes = inner.limits.step_bytes;
-                self.reading = Some(inner.journal.read_pattern(reader, is_wanted, bytes));
+                self.read(inner);
                 Ok(true)
             }
         }
+    }
+
+    fn read(&mut self, inner: &Arc<Inner>) {
+        let at_place = self.reader.take().filter(|reader| reader.next() == self.next);
+        let reader = at_place.unwrap_or_else(|| PatternReader::new(self.next));
+        let (pattern, broker) = (self.pattern.clone(), Arc::downgrade(inner));
+        let is_wanted = Arc::new(move |id: TopicId| {
+            broker.upgrade().is_some_and(|inner| wanted(&inner, &pattern, id).is_some())
+        });
+        let bytes = inner.history_step();
+        self.reading = Some(inner.journal.read_pattern(reader, is_wanted, bytes));
     }
 
     /// Tells of wanted topics that were trimmed beyond the place where this one stands.

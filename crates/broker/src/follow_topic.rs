@@ -93,13 +93,34 @@ impl TopicFollower {
                 shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
                 let bytes: usize = parts.iter().map(Bytes::len).sum();
                 inner.metrics.recovered_bytes.increment(bytes as u64);
-                self.hand_out(inner, shared, (from, to), parts)?;
+                inner.enforce_age(&self.cell, inner.clock.now())?;
+                let state = self.cell.lock();
+                let still_kept = state.first() <= from && !state.deleted;
+                drop(state);
+                // What was trimmed while it was read may not be handed out; looking tells.
+                if still_kept {
+                    self.hand_out(inner, shared, (from, to), parts)?;
+                    self.read_ahead(inner, to);
+                }
                 continue;
             }
             if !self.look(inner, shared, context)? {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Begins to read the next step of history while this one is being used.
+    fn read_ahead(&mut self, inner: &Inner, to: Seq) {
+        if self.cursor.next() <= to {
+            self.read(inner, (self.cursor.next(), to));
+        }
+    }
+
+    fn read(&mut self, inner: &Inner, (from, to): (Seq, Seq)) {
+        let bytes = inner.history_step();
+        let read = inner.journal.read_topic(self.cell.id, (from, to), bytes);
+        self.reading = Some(Reading { from, to, read });
     }
 
     /// Asks the cursor what to do, and does it. False means to wait.
@@ -147,9 +168,7 @@ impl TopicFollower {
                         let (from, to) = (from.0, to.0);
                         self.tell(Delivery::Recovering { from, to });
                     }
-                    let bytes = inner.limits.step_bytes;
-                    let read = inner.journal.read_topic(self.cell.id, (from, to), bytes);
-                    self.reading = Some(Reading { from, to, read });
+                    self.read(inner, (from, to));
                     return Ok(true);
                 }
                 Effect::Wait => {

@@ -52,7 +52,7 @@ mod wait;
 
 pub use broker::{Broker, BrokerOptions, BrokerState, TopicInfo};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
-pub use delivery::{Delivered, Delivery, GapNotice, Messages};
+pub use delivery::{Delivered, DeliveredRef, Delivery, GapNotice, Messages};
 pub use error::{BrokerOpenError, CloseError, FollowError, SubscribeError, TokenError, TopicError};
 pub use gapless_journal::{JournalOptions, JournalStats, Opened};
 pub use limits::Limits;

@@ -11,9 +11,15 @@ pub struct Limits {
     pub subscriptions_max: usize,
     /// Most bytes of one message, key and headers included.
     pub message_bytes_max: usize,
-    /// Bytes a subscriber is handed in one step, live or from history: large enough to be
-    /// efficient, small enough that others get their turn.
+    /// Bytes a live subscriber is handed in one step: large enough to be efficient, small
+    /// enough that others get their turn.
     pub step_bytes: usize,
+    /// Bytes of history read for one subscriber in one go, at most; a large one is worth
+    /// its wake-ups.
+    pub history_step_bytes: usize,
+    /// Bytes of history in memory for all recovering subscribers together; the more there
+    /// are, the smaller their steps.
+    pub recovery_bytes_max: usize,
     /// Bytes that wait for one subscriber of volatile subjects; past it the oldest go, and
     /// the subscriber gets a gap notice.
     pub mailbox_bytes_max: usize,
@@ -35,6 +41,18 @@ pub struct Limits {
     pub keep_interval: Duration,
 }
 
+/// The smallest step of history: below it the wake-ups cost more than the reading.
+const HISTORY_STEP_BYTES_MIN: usize = 32 * 1024;
+
+impl Limits {
+    /// How much history one subscriber reads in one go while `recovering` of them do. Each
+    /// may have two steps in memory: the one being used and the one being read.
+    pub(crate) fn history_step(&self, recovering: usize) -> usize {
+        let share = self.recovery_bytes_max / (2 * recovering.max(1));
+        share.max(HISTORY_STEP_BYTES_MIN).min(self.history_step_bytes)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -42,6 +60,8 @@ impl Default for Limits {
             subscriptions_max: 1_000_000,
             message_bytes_max: 4 * 1024 * 1024,
             step_bytes: 256 * 1024,
+            history_step_bytes: 1024 * 1024,
+            recovery_bytes_max: 256 * 1024 * 1024,
             mailbox_bytes_max: 8 * 1024 * 1024,
             mailbox_messages_max: 65_536,
             volatile_topic_bytes_max: 4 * 1024 * 1024,

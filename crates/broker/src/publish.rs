@@ -246,6 +246,12 @@ impl Broker {
         records: Records,
         options: &PublishOptions,
     ) -> Publishing {
+        if topic.is_system() {
+            return self.inner.reject(topic, RejectReason::InvalidTopic);
+        }
+        if self.inner.is_closed() {
+            return Publishing::failed(PubSubError::Stopped);
+        }
         match self.inner.topics.find(topic) {
             Some(cell) if cell.lock().is_durable() => {
                 let part = Prepared::new(cell, records, options.expect);
@@ -311,6 +317,9 @@ impl Inner {
                 Ok(records) => records,
                 Err(reason) => return self.reject(&part.topic, reason),
             };
+            if part.topic.is_system() {
+                return self.reject(&part.topic, RejectReason::InvalidTopic);
+            }
             let Some(cell) = self.topics.find(&part.topic) else {
                 return self.reject(&part.topic, RejectReason::UnknownTopic);
             };
@@ -346,8 +355,7 @@ impl Inner {
                 return Some(RejectReason::InvalidPayload);
             }
         }
-        (self.cell_count() + cells.len() > self.limits.cells_max)
-            .then_some(RejectReason::QueueFull)
+        (self.cells_after(cells) > self.limits.cells_max).then_some(RejectReason::QueueFull)
     }
 
     /// The one way into the journal for messages.
@@ -470,7 +478,11 @@ impl Inner {
                 // A later part may be refused; then the earlier ones must not have happened.
                 machines.push(state.machine.clone());
             }
-            let offer = offer(part, state, time);
+            let key_last = part.key.map(|(hash, in_segments, _)| {
+                let newest = state.latest_of_key(hash).map(|(seq, _)| seq).or(in_segments);
+                newest.unwrap_or_default()
+            });
+            let offer = offer(&part.records, (part.expect, key_last), state, time);
             if let Offer::Rejected(reason) = offer {
                 for (state, machine) in states.iter_mut().zip(machines) {
                     state.as_mut().expect("every part's topic was locked above").machine = machine;
@@ -603,25 +615,35 @@ impl Inner {
         if state.deleted {
             return Err(Refused::Reason(RejectReason::UnknownTopic));
         }
-        let own = state.settings.max_message_bytes.map_or(usize::MAX, |max| max as usize);
-        let max = self.limits.message_bytes_max.min(own);
-        // Only when the whole is over the limit can one of it be.
-        if part.records.bytes.len() > max {
-            for record in part.records.iter() {
-                let parts = [record.key, record.body, Some(record.headers)];
-                let bytes: usize = parts.into_iter().flatten().map(<[u8]>::len).sum();
-                if bytes > max {
-                    let (bytes, max) = (bytes as u64, max as u64);
-                    return Err(Refused::Reason(RejectReason::TooLarge { bytes, max }));
-                }
-            }
+        if let Some(reason) = self.too_large(&part.records, state.settings.max_message_bytes) {
+            return Err(Refused::Reason(reason));
         }
         if let Some((_, _, evictions)) = part.key
             && evictions != state.evictions
         {
             return Err(Refused::KeyMoved);
         }
-        Ok(resolve(options, &state.settings.defaults(), &self.defaults))
+        let resolved = resolve(options, &state.settings.defaults(), &self.defaults);
+        if resolved.require_subscribers && !self.is_followed(&part.cell.name) {
+            return Err(Refused::Reason(RejectReason::NoSubscribers));
+        }
+        Ok(resolved)
+    }
+
+    /// Whether one of the records is over the limit of the broker or of its topic.
+    pub(crate) fn too_large(&self, records: &Records, own: Option<u32>) -> Option<RejectReason> {
+        let own = own.map_or(usize::MAX, |max| max as usize);
+        let max = self.limits.message_bytes_max.min(own);
+        // Only when the whole is over the limit can one of it be.
+        if records.bytes.len() <= max {
+            return None;
+        }
+        let size = |record: gapless_core::Record<'_>| -> usize {
+            let parts = [record.key, record.body, Some(record.headers)];
+            parts.into_iter().flatten().map(<[u8]>::len).sum()
+        };
+        let bytes = records.iter().map(size).find(|bytes| *bytes > max)?;
+        Some(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
     }
 }
 
@@ -637,25 +659,26 @@ enum Refused {
 }
 
 /// What a topic says to an offer.
-enum Offer {
+pub(crate) enum Offer {
     Accepted { first: Seq, duplicates: Vec<u32> },
     Duplicates { first: Seq, last: Seq },
     Rejected(RejectReason),
 }
 
-fn offer(part: &Prepared, state: &mut CellState, now: Timestamp) -> Offer {
-    let records = &part.records;
+/// Offers records to a topic, which numbers them or says why not.
+pub(crate) fn offer(
+    records: &Records,
+    (expect, key_last): (Option<Expect>, Option<Seq>),
+    state: &mut CellState,
+    now: Timestamp,
+) -> Offer {
     let ids: Vec<(u32, &[u8])> = if records.flags & FLAG_IDS == 0 {
         Vec::new()
     } else {
         ids_of(records)
     };
-    let key_last = part.key.map(|(hash, in_segments, _)| {
-        let newest = state.latest_of_key(hash).map(|(seq, _)| seq).or(in_segments);
-        newest.unwrap_or_default()
-    });
     let mut effects = Vec::new();
-    let input = Input::Offer { count: records.count, ids: &ids, expect: part.expect, key_last };
+    let input = Input::Offer { count: records.count, ids: &ids, expect, key_last };
     state.machine.step(now, input, &mut effects);
     let mut duplicates = Vec::new();
     let (mut lowest, mut highest) = (Seq(u64::MAX), Seq(0));
@@ -675,11 +698,11 @@ fn offer(part: &Prepared, state: &mut CellState, now: Timestamp) -> Offer {
 }
 
 /// The ids of records, each with the index of its message.
-pub(crate) fn ids_of(records: &Records) -> Vec<(u32, &[u8])> {
+fn ids_of(records: &Records) -> Vec<(u32, &[u8])> {
     records.iter().filter_map(|record| Some((record.offset, record.id?))).collect()
 }
 
-fn without_duplicates(records: &Records, duplicates: &[u32]) -> Records {
+pub(crate) fn without_duplicates(records: &Records, duplicates: &[u32]) -> Records {
     let mut fresh = RecordsBuilder::with_capacity(records.bytes.len());
     for record in records.iter() {
         if duplicates.binary_search(&record.offset).is_err() {

@@ -29,6 +29,15 @@ const ITEM_COUNTERS: u8 = 3;
 /// A named value: what it is, and as of which position.
 pub(crate) type Cells = BTreeMap<Bytes, (Option<Bytes>, Position)>;
 
+/// Sets a cell or removes it. Of a removed one nothing needs to stay: if an older value is
+/// replayed, so is its removal after it.
+pub(crate) fn put_cell(cells: &mut Cells, name: Bytes, value: Option<Bytes>, as_of: Position) {
+    match value {
+        Some(_) => cells.insert(name, (value, as_of)),
+        None => cells.remove(&name),
+    };
+}
+
 impl State for Inner {
     fn checkpoint(&self, write: &mut ItemWriter<'_>) -> Result<(), BlobError> {
         let mut item = vec![ITEM_COUNTERS];
@@ -262,7 +271,7 @@ impl Recovering {
         if !known {
             // Copied, because a cell must not keep a whole frame in memory.
             let copy = |bytes: Bytes| Bytes::copy_from_slice(&bytes);
-            self.cells.insert(copy(name), (value.map(copy), position));
+            put_cell(&mut self.cells, copy(name), value.map(copy), position);
         }
         Ok(())
     }
@@ -282,7 +291,7 @@ impl Recover for Recovering {
                 let is_set = rest.try_get_u8().map_err(|_| short())? == 1;
                 let name = Bytes::copy_from_slice(take_part(&mut rest)?);
                 let value = is_set.then(|| Bytes::copy_from_slice(rest));
-                self.cells.insert(name, (value, as_of));
+                put_cell(&mut self.cells, name, value, as_of);
                 Ok(())
             }
             kind => Err(format!("item of kind {kind} was made by a newer program")),

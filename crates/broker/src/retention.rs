@@ -10,9 +10,9 @@ use gapless_core::topic::{Effect, Input};
 use gapless_core::{
     Durability, EntryHeader, EntryKind, Gap, GapReason, Seq, Timestamp, TopicName,
 };
-use gapless_journal::ReadError;
+use gapless_journal::{ReadError, Ticket};
 
-use crate::broker::{Broker, Inner, begin_error};
+use crate::broker::{Broker, Inner, begin_error, confirmed};
 use crate::cell::{Cell, lock};
 use crate::error::TopicError;
 
@@ -22,17 +22,24 @@ impl Broker {
     /// # Errors
     /// When there is no such topic or seq, or it cannot be written down.
     pub fn purge(&self, topic: &TopicName, below: Seq) -> Result<Option<Gap>, TopicError> {
+        if topic.is_system() {
+            return Err(TopicError::System(topic.clone()));
+        }
         let cell = self.inner.cell(topic)?;
         let next = cell.lock().next();
         if below > next {
             return Err(TopicError::Ahead { wanted: below, next });
         }
-        self.inner.trim(&cell, below, GapReason::Purge, self.inner.clock.now())
+        let now = self.inner.clock.now();
+        let (gap, ticket) = self.inner.begin_trim(&cell, below, GapReason::Purge, now)?;
+        // Somebody was told that it is gone for ever, so it must not come back.
+        confirmed(ticket)?;
+        Ok(gap)
     }
 }
 
 impl Inner {
-    /// Raises a topic's floor.
+    /// Raises a topic's floor. Nobody waits for it: if it is lost, it is raised again.
     pub(crate) fn trim(
         &self,
         cell: &Arc<Cell>,
@@ -40,6 +47,17 @@ impl Inner {
         reason: GapReason,
         now: Timestamp,
     ) -> Result<Option<Gap>, TopicError> {
+        Ok(self.begin_trim(cell, below, reason, now)?.0)
+    }
+
+    /// Raises a topic's floor; the ticket tells when that is durable.
+    fn begin_trim(
+        &self,
+        cell: &Arc<Cell>,
+        below: Seq,
+        reason: GapReason,
+        now: Timestamp,
+    ) -> Result<(Option<Gap>, Option<Ticket>), TopicError> {
         // Where the last one lies that goes: looked up before, without the lock. If it is
         // gone already, so is everything below, and its place is known.
         let position = match self.batch_at(cell, below.prev())? {
@@ -52,11 +70,11 @@ impl Inner {
         let mut state = cell.lock();
         let below = below.min(state.next());
         if below <= state.machine.first() || state.deleted {
-            return Ok(None);
+            return Ok((None, None));
         }
         if !state.is_durable() {
             let effect = state.step(now, Input::Trim { below, reason });
-            return Ok(trimmed(effect));
+            return Ok((trimmed(effect), None));
         }
         let body = position.0.to_le_bytes();
         let mut append = self.journal.begin(128).map_err(begin_error)?;
@@ -70,7 +88,9 @@ impl Inner {
             ..EntryHeader::new(EntryKind::Floor)
         };
         state.as_of = append.entry(header, &body);
-        drop(append.finish(Durability::Written, Durability::Written));
+        let durability =
+            if reason == GapReason::Purge { Durability::Flushed } else { Durability::Written };
+        let ticket = append.finish(durability, durability);
         state.floor_position = state.floor_position.max(position);
         let wakers = state.wake_all();
         drop(state);
@@ -88,7 +108,7 @@ impl Inner {
                 ],
             );
         }
-        Ok(gap)
+        Ok((gap, Some(ticket)))
     }
 
     /// Lets go of what is past its age, so that no reader gets it (C4).

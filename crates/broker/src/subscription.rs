@@ -208,8 +208,8 @@ impl Subscription {
         let before = self.shared.state.swap(state as u8, Ordering::Relaxed);
         let recovering = SubscriberState::Recovering as u8;
         match (before == recovering, state as u8 == recovering) {
-            (false, true) => self.inner.metrics.recovering.increment(1.0),
-            (true, false) => self.inner.metrics.recovering.decrement(1.0),
+            (false, true) => self.inner.count_recovering(1),
+            (true, false) => self.inner.count_recovering(-1),
             _ => {}
         }
         before

@@ -3,16 +3,17 @@
 
 use std::sync::Arc;
 
-use gapless_core::topic::{Effect, Input};
+use gapless_core::entry::{ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES};
+use gapless_core::topic::Input;
 use gapless_core::{
-    Accepted, Durability, EntryHeader, EntryKind, GapReason, PublishAck, PublishOptions, Records,
+    Accepted, Durability, EntryHeader, EntryKind, Expect, GapReason, PublishAck, PublishOptions, Records,
     RejectReason, Seq, TopicId, TopicName, resolve,
 };
 use gapless_journal::Lsn;
 
 use crate::broker::Inner;
 use crate::cell::Cell;
-use crate::publish::{Publishing, ids_of, loose_batch};
+use crate::publish::{Offer, Publishing, loose_batch, offer, without_duplicates};
 
 impl Inner {
     /// Into a topic that was made to be volatile.
@@ -22,11 +23,17 @@ impl Inner {
         records: &Records,
         options: &PublishOptions,
     ) -> Publishing {
-        if let Some(reason) = self.too_large(records) {
+        let key = match options.expect {
+            Some(Expect::KeyLast(_)) => records.iter().next().and_then(|record| record.key),
+            _ => None,
+        };
+        let mut state = if key.is_some() { self.track_keys(cell) } else { cell.lock() };
+        let own = state.settings.max_message_bytes;
+        if let Some(reason) = self.too_large(records, own).or(over_batch(records)) {
+            drop(state);
             return self.reject(&cell.name, reason);
         }
         let now = self.clock.now();
-        let mut state = cell.lock();
         if state.deleted {
             drop(state);
             return self.reject(&cell.name, RejectReason::UnknownTopic);
@@ -36,26 +43,30 @@ impl Inner {
             drop(state);
             return self.reject(&cell.name, RejectReason::NoSubscribers);
         }
-        let ids = ids_of(records);
-        let mut effects = Vec::new();
-        let count = records.count;
-        let input = Input::Offer { count, ids: &ids, expect: options.expect, key_last: None };
-        state.machine.step(now, input, &mut effects);
-        let first = match effects[..] {
-            [Effect::Accepted { first, .. }] => first,
-            [Effect::Rejected(reason)] => {
+        let hash = key.map(|key| self.journal.key_hash(key));
+        let newest = hash.and_then(|hash| state.latest_of_key(hash)).map(|(seq, _)| seq);
+        let expect = (options.expect, newest.filter(|seq| *seq >= state.first()));
+        let (first, duplicates) = match offer(records, expect, &mut state, now) {
+            Offer::Accepted { first, duplicates } => (first, duplicates),
+            Offer::Duplicates { first, last } => {
+                self.metrics.duplicates.increment(1);
+                let count = last.next().distance(first) as u32;
+                return Publishing::accepted(first, count, true);
+            }
+            Offer::Rejected(reason) => {
                 drop(state);
                 return self.reject(&cell.name, reason);
             }
-            // Duplicates in memory only: all of it is answered with the first one's seq.
-            _ => {
-                let known = effects.iter().find_map(|effect| match effect {
-                    Effect::Duplicate { seq, .. } => Some(*seq),
-                    _ => None,
-                });
-                return Publishing::accepted(known.unwrap_or_default(), 1, true);
-            }
         };
+        let fresh;
+        let records = if duplicates.is_empty() {
+            records
+        } else {
+            fresh = without_duplicates(records, &duplicates);
+            &fresh
+        };
+        let count = records.count;
+        state.note_keys(records, first, |key| self.journal.key_hash(key));
         let header = self.volatile_header(cell.id, first, records);
         let batch = loose_batch(header, records);
         state.push(Lsn::NONE, batch.bytes().clone());
@@ -79,10 +90,7 @@ impl Inner {
         records: &Records,
         options: &PublishOptions,
     ) -> Publishing {
-        if subject.is_system() {
-            return self.reject(subject, RejectReason::InvalidTopic);
-        }
-        if let Some(reason) = self.too_large(records) {
+        if let Some(reason) = self.too_large(records, None).or(over_batch(records)) {
             return self.reject(subject, reason);
         }
         // Nothing is kept of a subject, so without a subscriber the message would be lost:
@@ -119,11 +127,13 @@ impl Inner {
             ..EntryHeader::new(EntryKind::Batch)
         }
     }
+}
 
-    fn too_large(&self, records: &Records) -> Option<RejectReason> {
-        let (bytes, max) = (records.bytes.len() as u64, self.limits.message_bytes_max as u64);
-        (bytes > max).then_some(RejectReason::TooLarge { bytes, max })
-    }
+/// No batch may be larger than an entry of the journal, even if it never gets there.
+fn over_batch(records: &Records) -> Option<RejectReason> {
+    let (bytes, max) = (records.bytes.len(), ENTRY_BYTES_MAX - ENTRY_HEADER_BYTES);
+    let reason = RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 };
+    (bytes > max).then_some(reason)
 }
 
 impl Publishing {

@@ -187,6 +187,20 @@ impl<'a> Record<'a> {
         self.key.is_some() && self.body.is_none()
     }
 
+    /// The record as a message that shares `bytes`, of which it is a part.
+    pub fn to_message(&self, bytes: &Bytes) -> Message {
+        let share = |part: &[u8]| bytes.slice_ref(part);
+        let headers = decode_headers(self.headers).unwrap_or_default();
+        Message {
+            key: self.key.map(share),
+            id: self.id.map(share),
+            ttl: self.ttl_ms.map(|ms| Duration::from_millis(u64::from(ms))),
+            headers: headers.into_iter().map(|(name, value)| (name, share(value))).collect(),
+            body: self.body.map(share),
+            not_before: None,
+        }
+    }
+
     fn put(&self, out: &mut BytesMut) {
         let mut flags = 0;
         let mut len = 1 + varint_bytes(u64::from(self.offset));
@@ -253,7 +267,9 @@ impl<'a> Record<'a> {
         let (id, key) = (part(HAS_ID)?, part(HAS_KEY)?);
         let headers = part(HAS_HEADERS)?.unwrap_or_default();
         let body = (flags & HAS_BODY != 0).then_some(record);
-        if (body.is_none() && !record.is_empty()) || decode_headers(headers).is_none() {
+        if (body.is_none() && !record.is_empty())
+            || (!headers.is_empty() && decode_headers(headers).is_none())
+        {
             return Err(malformed);
         }
         *rest = cut;
@@ -281,6 +297,62 @@ impl<'a> Iterator for RecordIter<'a> {
     }
 }
 
+/// Numbered messages of one topic, borrowed: for going over many without counting who
+/// shares their bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchRef<'a> {
+    header: EntryHeader,
+    bytes: &'a [u8],
+}
+
+impl<'a> BatchRef<'a> {
+    /// Goes over the batches in bytes that were checked before; ends at what is no batch.
+    pub fn all(mut bytes: &'a [u8]) -> impl Iterator<Item = Self> {
+        core::iter::from_fn(move || {
+            let (header, len) = EntryHeader::read(bytes).ok()?;
+            let (batch, rest) = bytes.split_at_checked(len)?;
+            bytes = rest;
+            (header.kind == EntryKind::Batch).then_some(Self { header, bytes: batch })
+        })
+    }
+
+    /// Its numbers.
+    pub fn header(&self) -> &EntryHeader {
+        &self.header
+    }
+
+    /// Header and records, as stored.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Its messages.
+    pub fn records(&self) -> RecordIter<'a> {
+        RecordIter { rest: &self.bytes[ENTRY_HEADER_BYTES..], index: 0 }
+    }
+
+    /// The seq of one of its records.
+    pub fn seq_of(&self, record: &Record<'_>) -> Seq {
+        self.header.seq.plus(u64::from(record.offset))
+    }
+
+    /// The position of one of its records.
+    pub fn position_of(&self, record: &Record<'_>) -> Position {
+        self.header.position.plus(u64::from(record.offset))
+    }
+
+    /// Whether one of its records is past its time to live at `now`.
+    pub fn is_expired(&self, record: &Record<'_>, now: Timestamp) -> bool {
+        record.ttl_ms.is_some_and(|ttl| self.header.time.0.saturating_add(u64::from(ttl)) <= now.0)
+    }
+
+    /// Whether any of its records may be past its time to live at `now`.
+    pub fn may_have_expired(&self, now: Timestamp) -> bool {
+        let ttl = self.header.ttl_min_ms;
+        ttl != 0 && self.header.time.0.saturating_add(u64::from(ttl)) <= now.0
+    }
+}
+
 /// Numbered messages of one topic, sharing the bytes they came in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch(Entry);
@@ -289,6 +361,11 @@ impl Batch {
     /// The batch in an entry; `None` when the entry is of another kind.
     pub fn new(entry: Entry) -> Option<Self> {
         (entry.header.kind == EntryKind::Batch).then_some(Self(entry))
+    }
+
+    /// The same, borrowed.
+    pub fn view(&self) -> BatchRef<'_> {
+        BatchRef { header: self.0.header, bytes: &self.0.bytes }
     }
 
     /// Its numbers.
@@ -318,42 +395,32 @@ impl Batch {
 
     /// Its messages, borrowed.
     pub fn records(&self) -> RecordIter<'_> {
-        RecordIter { rest: &self.0.bytes[ENTRY_HEADER_BYTES..], index: 0 }
+        self.view().records()
     }
 
     /// The seq of one of its records.
     pub fn seq_of(&self, record: &Record<'_>) -> Seq {
-        self.first().plus(u64::from(record.offset))
+        self.view().seq_of(record)
     }
 
     /// The position of one of its records.
     pub fn position_of(&self, record: &Record<'_>) -> Position {
-        self.0.header.position.plus(u64::from(record.offset))
+        self.view().position_of(record)
     }
 
     /// Whether one of its records is past its time to live at `now`.
     pub fn is_expired(&self, record: &Record<'_>, now: Timestamp) -> bool {
-        record.ttl_ms.is_some_and(|ttl| self.time().0.saturating_add(u64::from(ttl)) <= now.0)
+        self.view().is_expired(record, now)
     }
 
     /// Whether any of its records may be past its time to live at `now`.
     pub fn may_have_expired(&self, now: Timestamp) -> bool {
-        let ttl = self.0.header.ttl_min_ms;
-        ttl != 0 && self.time().0.saturating_add(u64::from(ttl)) <= now.0
+        self.view().may_have_expired(now)
     }
 
     /// One of its records as a message that shares the batch's bytes.
     pub fn message(&self, record: &Record<'_>) -> Message {
-        let share = |part: &[u8]| self.0.bytes.slice_ref(part);
-        let headers = decode_headers(record.headers).unwrap_or_default();
-        Message {
-            key: record.key.map(share),
-            id: record.id.map(share),
-            ttl: record.ttl_ms.map(|ms| Duration::from_millis(u64::from(ms))),
-            headers: headers.into_iter().map(|(name, value)| (name, share(value))).collect(),
-            body: record.body.map(share),
-            not_before: None,
-        }
+        record.to_message(&self.0.bytes)
     }
 }
 

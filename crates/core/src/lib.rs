@@ -32,7 +32,7 @@ pub mod topic;
 pub mod trie;
 
 pub use ack::{Accepted, Fate, PubSubError, PublishAck, RejectReason};
-pub use batch::{Batch, BatchError, Record, Records, RecordsBuilder};
+pub use batch::{Batch, BatchError, BatchRef, Record, Records, RecordsBuilder};
 pub use batcher::{Batcher, BatcherLimits, BatcherLimitsError};
 pub use credit::{Amount, Credit, CreditError};
 pub use cursor::{Cursor, Start, StartError, View};

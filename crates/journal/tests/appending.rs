@@ -12,7 +12,9 @@ use std::time::Duration;
 use common::*;
 use gapless_core::{EntryHeader, EntryKind, Message, RecordsBuilder, Seq, TopicId};
 use gapless_journal::faulty::{CrashKind, FaultyFs, Times};
+use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::DiskFs;
+use gapless_journal::layout::Folder;
 use gapless_journal::{BeginError, Failure, JournalOptions, KeepError, Sink, checksum};
 
 fn one(topic: u64, bytes: usize) -> Vec<Part> {
@@ -286,8 +288,8 @@ fn close_on_a_full_disk_says_that_not_all_is_kept() {
         accepted += 1;
         store.journal.turn();
     }
-    let journal = Arc::into_inner(store.journal).unwrap();
-    assert!(matches!(journal.close(), Err(KeepError::Full)));
+    assert!(matches!(store.journal.close(), Err(KeepError::Full)));
+    store.abandon();
     fs.set_capacity(None);
     let store = open(&fs);
     assert!(!store.opened.clean);
@@ -379,7 +381,8 @@ fn too_many_positions_are_flushed_though_nobody_asked() {
         frame_bytes: 200 << 10,
         ..JournalOptions::small()
     };
-    let store = try_open_with(&folder(&fs), options, false).unwrap();
+    let log = FileLogOptions { file_bytes_max: 1 << 20, ..SMALL_LOG };
+    let store = try_open_with(&Folder { log, ..folder(&fs) }, options, false).unwrap();
     let mut batch = RecordsBuilder::default();
     for _ in 0..65_536 {
         batch.push(&Message::new("")).unwrap();
@@ -396,7 +399,6 @@ fn too_many_positions_are_flushed_though_nobody_asked() {
     while written < 1 << 23 {
         assert_eq!(store.journal.stats().flushes, 0);
         let header_bytes = 64;
-        // The log of the tests takes frames of a quarter megabyte only.
         let mut append = match store.journal.begin(header_bytes + records.bytes.len()) {
             Ok(append) => append,
             Err(error) => panic!("{error}"),
@@ -495,6 +497,7 @@ fn all_waiters_get_done_with_real_threads() {
                 }
             }
             (0..threads as u64).all(|topic| last(topic) == each + 1)
+                || store.journal.failure().is_some()
         });
     });
     let check = |store: &Store| {

@@ -1,7 +1,7 @@
 //! A small broker for the tests: it numbers messages, keeps what is in memory, reads the
 //! rest from history, and checks on every read that no seq is left out.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,7 +22,7 @@ use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::Fs;
 use gapless_journal::layout::{BLOBS_FOLDER, Folder, LOG_FOLDER};
 use gapless_journal::{
-    BeginError, ItemWriter, Journal, JournalOptions, Lsn, OpenError, Opened, PatternReader, Policy,
+    BeginError, ItemWriter, Journal, JournalOptions, Lsn, OpenError, Opened, Parts, PatternReader, Policy,
     ReadError, Recover, Sink, State, TailRead, Ticket, checksum,
 };
 
@@ -59,6 +59,8 @@ pub struct Topic {
     pub floor: u64,
     pub gone: bool,
     as_of: Position,
+    /// The last seq that can be read.
+    visible: u64,
     /// What is in memory: the frame, and whole batches.
     memory: Vec<(Lsn, Bytes)>,
 }
@@ -107,6 +109,7 @@ struct TopicSink(TopicId, Arc<Topics>);
 impl Sink for TopicSink {
     fn settled(&self, lsn: Lsn, bytes: Bytes, _: &mut Vec<Waker>) {
         if let Some(topic) = self.1.lock().get_mut(&self.0) {
+            topic.visible = batches(&bytes).last().map_or(topic.visible, |last| last.last().0);
             topic.memory.push((lsn, bytes));
         }
     }
@@ -123,7 +126,14 @@ impl Recover for Recovering {
             .collect();
         let [id, next, floor, gone, as_of] = numbers[..] else { return Err("no topic".into()) };
         let as_of = Position(as_of);
-        let topic = Topic { next, floor, gone: gone != 0, as_of, memory: Vec::new() };
+        let topic = Topic {
+            next,
+            floor,
+            gone: gone != 0,
+            as_of,
+            visible: next - 1,
+            memory: Vec::new(),
+        };
         self.0.insert(TopicId(id), topic);
         Ok(())
     }
@@ -141,6 +151,7 @@ impl Recover for Recovering {
                     }
                     topic.next = header.last_seq().next().0;
                     topic.as_of = header.last_position();
+                    topic.visible = header.last_seq().0;
                 }
                 topic.memory.push((lsn, entry.bytes));
             }
@@ -181,7 +192,10 @@ pub fn try_open_with(
 ) -> Result<Store, OpenError> {
     let began = Instant::now();
     let monotonic = Arc::new(move || began.elapsed());
-    let parts = folder.parts(Epoch(0xfeed_beef), monotonic, flusher_thread)?;
+    try_open_parts(folder.parts(Epoch(0xfeed_beef), monotonic, flusher_thread)?, options)
+}
+
+pub fn try_open_parts(parts: Parts, options: JournalOptions) -> Result<Store, OpenError> {
     let mut recovering = Recovering::default();
     let (journal, opened) = Journal::open(parts, options, &mut recovering)?;
     let now = opened.last_time.max(Timestamp(1_000_000));
@@ -313,7 +327,7 @@ impl Store {
             let (last, memory) = {
                 let topics = self.topics.lock();
                 let found = &topics[&TopicId(topic)];
-                (found.next - 1, found.memory.clone())
+                (found.visible, found.memory.clone())
             };
             if next > last {
                 return Ok(messages);

@@ -1,0 +1,130 @@
+//! Many publishes in flight from one thread, by the smallest executor there is.
+//!
+//! Acks come in the order of the publishes, so the oldest is waited for and the others are
+//! looked at after it. A publish that is refused because too much waits to be written goes
+//! again when the oldest is done, or, if none is in flight, when there is room.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use gapless_broker::{Broker, Publishing, block_on};
+use gapless_core::{PublishAck, RejectReason};
+
+use super::store::Result;
+
+/// Publishes that are not acknowledged yet.
+pub struct Window<'a> {
+    broker: &'a Broker,
+    in_flight: VecDeque<Publishing>,
+    depth: usize,
+    waker: Waker,
+    /// Times a publish was refused and had to go again.
+    pub retries: u64,
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A waker that ends a [`thread::park`] of this thread.
+pub fn unpark_this_thread() -> Waker {
+    Waker::from(Arc::new(Unpark(thread::current())))
+}
+
+impl<'a> Window<'a> {
+    /// A window of at most `depth` publishes, for this thread.
+    pub fn new(broker: &'a Broker, depth: usize) -> Self {
+        Self {
+            broker,
+            in_flight: VecDeque::with_capacity(depth),
+            depth,
+            waker: unpark_this_thread(),
+            retries: 0,
+        }
+    }
+
+    /// Publishes; waits for the oldest before if the window is full.
+    pub fn publish(&mut self, send: impl Fn(&Broker) -> Publishing) -> Result<()> {
+        if self.in_flight.len() >= self.depth {
+            self.wait_for_oldest()?;
+            self.take_done()?;
+        }
+        loop {
+            let publishing = send(self.broker);
+            if publishing.is_accepted() {
+                self.in_flight.push_back(publishing);
+                return Ok(());
+            }
+            match publishing.wait()? {
+                PublishAck::Rejected(RejectReason::QueueFull) => self.retries += 1,
+                other => return Err(format!("not accepted: {other:?}").into()),
+            }
+            if self.in_flight.is_empty() {
+                block_on(self.broker.room());
+            } else {
+                self.wait_for_oldest()?;
+            }
+        }
+    }
+
+    /// Waits for all.
+    pub fn drain(&mut self) -> Result<()> {
+        while !self.in_flight.is_empty() {
+            self.wait_for_oldest()?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_oldest(&mut self) -> Result<()> {
+        let Some(mut oldest) = self.in_flight.pop_front() else {
+            return Ok(());
+        };
+        let mut context = Context::from_waker(&self.waker);
+        loop {
+            match Pin::new(&mut oldest).poll(&mut context) {
+                Poll::Ready(ack) => return check(&ack?),
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+
+    /// Takes those that are done, up to the first that is not.
+    fn take_done(&mut self) -> Result<()> {
+        let mut context = Context::from_waker(&self.waker);
+        while let Some(oldest) = self.in_flight.front_mut() {
+            match Pin::new(oldest).poll(&mut context) {
+                Poll::Ready(ack) => check(&ack?)?,
+                Poll::Pending => break,
+            }
+            self.in_flight.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// Publishes and waits for the ack, trying again as long as there is no room.
+pub fn publish_and_wait(broker: &Broker, send: impl Fn(&Broker) -> Publishing) -> Result<()> {
+    loop {
+        let ack = send(broker).wait()?;
+        if ack.rejected() == Some(&RejectReason::QueueFull) {
+            block_on(broker.room());
+            continue;
+        }
+        return check(&ack);
+    }
+}
+
+fn check(ack: &PublishAck) -> Result<()> {
+    match ack {
+        PublishAck::Accepted(_) => Ok(()),
+        other => Err(format!("not accepted: {other:?}").into()),
+    }
+}
