@@ -4,20 +4,20 @@
 //! bytes, and answers with one table. Stores are measured in the process itself: doors and
 //! sockets are other benches' matter.
 
-pub mod all;
-pub mod follow;
-pub mod history;
-pub mod live;
-pub mod memory;
-pub mod mixed;
-pub mod open;
-pub mod pace;
-pub mod publish;
-pub mod store;
-pub mod window;
+pub(crate) mod all;
+pub(crate) mod follow;
+pub(crate) mod history;
+pub(crate) mod live;
+pub(crate) mod memory;
+pub(crate) mod mixed;
+pub(crate) mod open;
+pub(crate) mod pace;
+pub(crate) mod publish;
+pub(crate) mod store;
+pub(crate) mod window;
 
 /// Bytes of a message, in words.
-pub fn size_name(bytes: usize) -> String {
+pub(crate) fn size_name(bytes: usize) -> String {
     if bytes >= 1024 && bytes.is_multiple_of(1024) {
         return format!("{} KiB", bytes / 1024);
     }

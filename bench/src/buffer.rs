@@ -22,11 +22,7 @@ impl PageBuffer {
         let memory = vec![0; bytes + PAGE_BYTES];
         let start = memory.as_ptr().align_offset(PAGE_BYTES);
         assert!(start < PAGE_BYTES, "a byte pointer can always be aligned");
-        Self {
-            memory,
-            start,
-            bytes,
-        }
+        Self { memory, start, bytes }
     }
 
     /// A buffer of bytes that neither a disk nor a file system can squeeze.

@@ -64,8 +64,8 @@ pub enum Flush {
     Never,
 }
 
-/// Writes of one size into a zeroed file, that can be measured in several rounds: so that
-/// rounds of something else can lie between them and both see the same weather.
+/// Writes into a zeroed file, that can be measured in several rounds: so that rounds of
+/// something else can lie between them and both see the same weather.
 pub struct RawWrites {
     scratch: ScratchFile,
     chunk: PageBuffer,
@@ -84,13 +84,19 @@ impl RawWrites {
         check_chunk(chunk_bytes, ZEROED_FILE_BYTES)?;
         let scratch = ScratchFile::zeroed(dir, "flush-zeroed", ZEROED_FILE_BYTES)?;
         let (chunk, samples) = (PageBuffer::noise(chunk_bytes), Samples::default());
-        Ok(Self {
-            scratch,
-            chunk,
-            flush,
-            at: 0,
-            samples,
-        })
+        Ok(Self { scratch, chunk, flush, at: 0, samples })
+    }
+
+    /// Begins anew with writes of another size, into the same file.
+    ///
+    /// # Errors
+    ///
+    /// When the chunk is empty or larger than the file.
+    pub fn restart(&mut self, chunk_bytes: usize, flush: Flush) -> io::Result<()> {
+        check_chunk(chunk_bytes, ZEROED_FILE_BYTES)?;
+        self.chunk = PageBuffer::noise(chunk_bytes);
+        (self.flush, self.at, self.samples) = (flush, 0, Samples::default());
+        Ok(())
     }
 
     /// One round.
@@ -171,11 +177,7 @@ pub fn page_cache_read(dir: &Path, chunk: usize) -> io::Result<f64> {
     check_chunk(chunk, READ_FILE_BYTES)?;
     let mut scratch = ScratchFile::empty(dir, "read")?;
     let mut buffer = PageBuffer::noise(chunk);
-    fill(
-        &mut scratch.file,
-        PageBuffer::noise(IO_BYTES).as_slice(),
-        READ_FILE_BYTES,
-    )?;
+    fill(&mut scratch.file, PageBuffer::noise(IO_BYTES).as_slice(), READ_FILE_BYTES)?;
     // Whole chunks only, so that a short call at the end does not blur the figure.
     let chunks = READ_FILE_BYTES / chunk as u64;
     let mut read_whole = |file: &mut File| {
@@ -188,9 +190,7 @@ pub fn page_cache_read(dir: &Path, chunk: usize) -> io::Result<f64> {
     };
     read_whole(&mut scratch.file)?;
     let bytes = usize::try_from(chunks).unwrap_or(usize::MAX) * chunk;
-    let rate = sample(SECONDS_DEFAULT, bytes, u64::MAX, || {
-        read_whole(&mut scratch.file)
-    })?;
+    let rate = sample(SECONDS_DEFAULT, bytes, u64::MAX, || read_whole(&mut scratch.file))?;
     Ok(rate.bytes_per_second)
 }
 
@@ -199,9 +199,7 @@ pub fn memory_copy(bytes: usize) -> f64 {
     let source = PageBuffer::noise(bytes);
     let mut destination = PageBuffer::zeroed(bytes);
     repeat_bytes(bytes, || {
-        destination
-            .as_mut_slice()
-            .copy_from_slice(black_box(source.as_slice()));
+        destination.as_mut_slice().copy_from_slice(black_box(source.as_slice()));
         black_box(destination.as_slice());
     })
 }
@@ -269,10 +267,7 @@ pub fn report(dir: &Path, seconds: f64) -> io::Result<Table> {
     ] {
         push_bytes(work, sequential_write(dir, flush_bytes, seconds)?);
     }
-    push_bytes(
-        "read from the page cache, 256 KiB",
-        page_cache_read(dir, 256 * KIB)?,
-    );
+    push_bytes("read from the page cache, 256 KiB", page_cache_read(dir, 256 * KIB)?);
     push_bytes("memcpy, 16 KiB", memory_copy(16 * KIB));
     push_bytes("memcpy, 64 MiB", memory_copy(64 * MIB));
     push_bytes("crc32c, 128 B", crc32c_rate(128));
@@ -340,11 +335,7 @@ fn repeat_bytes(bytes: usize, mut step: impl FnMut()) -> f64 {
 
 /// Bounded above; what is no time at all gives one step.
 fn time_limit(seconds: f64) -> Duration {
-    if seconds > 0.0 {
-        Duration::from_secs_f64(seconds.min(SECONDS_MAX))
-    } else {
-        Duration::ZERO
-    }
+    if seconds > 0.0 { Duration::from_secs_f64(seconds.min(SECONDS_MAX)) } else { Duration::ZERO }
 }
 
 fn tell(place: &AtomicU64, value: u64, listener: &Thread) {
@@ -379,21 +370,13 @@ struct ScratchFile {
 impl ScratchFile {
     fn empty(dir: &Path, name: &str) -> io::Result<Self> {
         let path = dir.join(format!("{name}-{}.tmp", std::process::id()));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         Ok(Self { file, path })
     }
 
     fn zeroed(dir: &Path, name: &str, bytes: u64) -> io::Result<Self> {
         let mut scratch = Self::empty(dir, name)?;
-        fill(
-            &mut scratch.file,
-            PageBuffer::zeroed(IO_BYTES).as_slice(),
-            bytes,
-        )?;
+        fill(&mut scratch.file, PageBuffer::zeroed(IO_BYTES).as_slice(), bytes)?;
         Ok(scratch)
     }
 }
@@ -479,9 +462,7 @@ mod tests {
     fn flushes_are_measured_and_leave_no_file() {
         let dir = scratch("flush");
         assert!(is_sane(flush_rate(dir.path(), 4096, BRIEFLY).unwrap()));
-        assert!(is_sane(
-            flush_rate_growing(dir.path(), 4096, BRIEFLY).unwrap()
-        ));
+        assert!(is_sane(flush_rate_growing(dir.path(), 4096, BRIEFLY).unwrap()));
         assert!(sequential_write(dir.path(), MIB, BRIEFLY).unwrap() > 0.0);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

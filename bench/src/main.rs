@@ -1,6 +1,8 @@
 //! The benches' command line: one subcommand per bench.
 //!
-//! Not here: measuring and printing, which are the library's.
+//! Not here: measuring, which is in `benches/` and in the library, and printing tables.
+
+mod benches;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -10,6 +12,16 @@ use clap::{Args, Parser, Subcommand};
 use gapless_bench::hardware;
 use gapless_bench::scratch::Scratch;
 use gapless_bench::table::Table;
+use gapless_core::Durability;
+
+use benches::all::{self, Plan};
+use benches::store::Result;
+use benches::{follow, history, memory, mixed, open, publish};
+
+/// No store of a bench is larger: a slip of the keyboard above it.
+const GIGABYTES_MAX: f64 = 1000.0;
+
+const GIGABYTE: f64 = 1e9;
 
 /// Measures gapless, and the machine it runs on.
 #[derive(Parser)]
@@ -20,23 +32,131 @@ struct Cli {
     /// Print JSON instead of a table.
     #[arg(long, global = true)]
     json: bool,
+    /// Folder on the disk to measure. A fresh folder is made in it and removed at the end
+    /// [default: bench-data in the current folder].
+    #[arg(long, global = true)]
+    dir: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Bench {
     /// The hardware's own figures: flushes, sequential writes, reads, copies, checksums, wake-ups.
     Disk(DiskOptions),
+    /// Publishing: one at a time, many in flight, many threads.
+    Publish(PublishArgs),
+    /// Following live: messages delivered, and how late.
+    Follow(FollowArgs),
+    /// Reading stored messages: one topic, many, a pattern.
+    History(HistoryArgs),
+    /// Opening a large store after a clean end and after a crash.
+    Open(OpenArgs),
+    /// Memory for topics and for stored messages.
+    Memory(MemoryArgs),
+    /// Live messages while others read history.
+    Mixed(MixedArgs),
+    /// Every bench.
+    All(AllArgs),
+    /// One measurement of memory, in a process of its own.
+    #[command(hide = true)]
+    MemoryChild {
+        #[command(subcommand)]
+        child: memory::Child,
+    },
 }
 
 #[derive(Args)]
 struct DiskOptions {
-    /// Folder on the disk to measure. A fresh folder is made in it and removed at the end
-    /// [default: bench-data in the current folder].
-    #[arg(long)]
-    dir: Option<PathBuf>,
     /// Seconds for each of the measurements of the disk, at most 10.
     #[arg(long, default_value_t = 1.0, value_parser = parse_seconds)]
     seconds: f64,
+}
+
+#[derive(Args)]
+struct PublishArgs {
+    /// Seconds for each case, at most 10.
+    #[arg(long, default_value_t = 1.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Sizes of messages in bytes, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [16, 128, 1024, 16 * 1024])]
+    sizes: Vec<usize>,
+    /// A case ends when it has published so many gigabytes.
+    #[arg(long, default_value_t = 2.0, value_parser = parse_gigabytes)]
+    gigabytes: f64,
+    /// Only 1,000 in flight of this durability (memory, written, flushed): for a profiler.
+    #[arg(long, value_parser = parse_durability)]
+    only_in_flight: Option<Durability>,
+}
+
+#[derive(Args)]
+struct FollowArgs {
+    /// Seconds for each case, at most 10.
+    #[arg(long, default_value_t = 2.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// How many followers, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100])]
+    followers: Vec<usize>,
+    /// Let the paced publisher spin between messages instead of resting.
+    #[arg(long)]
+    spin: bool,
+}
+
+#[derive(Args)]
+struct HistoryArgs {
+    /// Bytes of all bodies of a store.
+    #[arg(long, default_value_t = 1_000_000_000)]
+    bytes: u64,
+    /// Sizes of messages in bytes, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [128, 1024, 16 * 1024])]
+    sizes: Vec<usize>,
+    /// Messages of a batch as published, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 64])]
+    batches: Vec<usize>,
+    /// Each store is read over and over for so many seconds, at most 10.
+    #[arg(long, default_value_t = 2.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Only one topic, by records: for a profiler.
+    #[arg(long)]
+    only_one_topic: bool,
+}
+
+#[derive(Args)]
+struct OpenArgs {
+    /// Size of the store. The promise is about 10.
+    #[arg(long, default_value_t = 2.0, value_parser = parse_gigabytes)]
+    gigabytes: f64,
+}
+
+#[derive(Args)]
+struct MemoryArgs {
+    /// How many topics.
+    #[arg(long, default_value_t = 1_000_000)]
+    topics: u64,
+    /// How many stored messages of 128 bytes.
+    #[arg(long, default_value_t = 10_000_000)]
+    messages: u64,
+}
+
+#[derive(Args)]
+struct MixedArgs {
+    /// Seconds alone, and as many beside readers; at most 10.
+    #[arg(long, default_value_t = 10.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Bytes of the history.
+    #[arg(long, default_value_t = 500_000_000)]
+    bytes: u64,
+    /// Let the paced publisher spin between messages instead of resting.
+    #[arg(long)]
+    spin: bool,
+}
+
+#[derive(Args)]
+struct AllArgs {
+    /// Small cases only: less than two minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Write the figures to bench/results/latest.json.
+    #[arg(long)]
+    save: bool,
 }
 
 fn main() -> ExitCode {
@@ -49,33 +169,109 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> io::Result<()> {
-    let table = match &cli.bench {
-        Bench::Disk(options) => disk(options)?,
-    };
+fn run(cli: &Cli) -> Result<()> {
+    if let Bench::MemoryChild { child } = cli.bench {
+        let folder = cli.dir.as_deref().ok_or("a child needs a folder")?;
+        let measured = memory::run_child(folder, child)?;
+        writeln!(io::stdout().lock(), "{measured}")?;
+        return Ok(());
+    }
+    let scratch = Scratch::fresh(cli.dir.as_deref())?;
+    eprintln!("measuring in {}", scratch.path().display());
+    let tables = measure(&cli.bench, &scratch)?;
+    if matches!(&cli.bench, Bench::All(all) if all.save) {
+        eprintln!("saved in {}", all::save(&tables)?.display());
+    }
     let mut out = io::stdout().lock();
-    if cli.json {
-        writeln!(out, "{:#}", table.to_json())
-    } else {
-        write!(out, "{table}")
+    match (&tables[..], cli.json) {
+        ([table], true) => writeln!(out, "{:#}", table.to_json())?,
+        (tables, true) => writeln!(out, "{:#}", all::to_json(tables))?,
+        (tables, false) => tables.iter().try_for_each(|table| write!(out, "{table}"))?,
+    }
+    Ok(())
+}
+
+fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
+    let dir = scratch.path();
+    let table = match bench {
+        Bench::Disk(args) => hardware::report(dir, args.seconds)?,
+        Bench::Publish(args) => publish::run(dir, &args.options())?,
+        Bench::Follow(args) => follow::run(dir, &args.options())?,
+        Bench::History(args) => history::run(dir, &args.options())?,
+        Bench::Open(args) => open::run(dir, (args.gigabytes * GIGABYTE) as u64)?,
+        Bench::Memory(args) => {
+            let (topics, messages) = (args.topics, args.messages);
+            memory::run(dir, &memory::Options { topics, messages })?
+        }
+        Bench::Mixed(args) => mixed::run(dir, &args.options())?,
+        Bench::All(args) => {
+            let plan = if args.quick { Plan::quick() } else { Plan::full() };
+            return all::run(dir, &plan);
+        }
+        Bench::MemoryChild { .. } => return Err("a child measures no table".into()),
+    };
+    Ok(vec![table])
+}
+
+impl PublishArgs {
+    fn options(&self) -> publish::Options {
+        publish::Options {
+            seconds: self.seconds,
+            bytes_max: (self.gigabytes * GIGABYTE) as u64,
+            sizes: self.sizes.clone(),
+            only_in_flight: self.only_in_flight,
+        }
     }
 }
 
-fn disk(options: &DiskOptions) -> io::Result<Table> {
-    let scratch = Scratch::fresh(options.dir.as_deref())?;
-    eprintln!("measuring in {}", scratch.path().display());
-    hardware::report(scratch.path(), options.seconds)
+impl FollowArgs {
+    fn options(&self) -> follow::Options {
+        follow::Options {
+            seconds: self.seconds,
+            followers: self.followers.clone(),
+            spin: self.spin,
+            ..Plan::full().follow
+        }
+    }
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
+impl HistoryArgs {
+    fn options(&self) -> history::Options {
+        history::Options {
+            bytes: self.bytes,
+            sizes: self.sizes.clone(),
+            batches: self.batches.clone(),
+            seconds: self.seconds,
+            only_one_topic: self.only_one_topic,
+        }
+    }
+}
+
+impl MixedArgs {
+    fn options(&self) -> mixed::Options {
+        let (seconds, bytes, spin) = (self.seconds, self.bytes, self.spin);
+        mixed::Options { seconds, bytes, spin }
+    }
+}
+
+fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if seconds > 0.0 && seconds <= hardware::SECONDS_MAX {
         return Ok(seconds);
     }
-    Err(format!(
-        "more than 0 and at most {} seconds",
-        hardware::SECONDS_MAX
-    ))
+    Err(format!("more than 0 and at most {} seconds", hardware::SECONDS_MAX))
+}
+
+fn parse_gigabytes(text: &str) -> std::result::Result<f64, String> {
+    let gigabytes: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if gigabytes > 0.0 && gigabytes <= GIGABYTES_MAX {
+        return Ok(gigabytes);
+    }
+    Err(format!("more than 0 and at most {GIGABYTES_MAX} gigabytes"))
+}
+
+fn parse_durability(text: &str) -> std::result::Result<Durability, String> {
+    Durability::from_name(text).ok_or_else(|| "one of memory, written, flushed".to_owned())
 }
 
 #[cfg(test)]
@@ -90,10 +286,21 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_bounded() {
+    fn seconds_and_gigabytes_are_bounded() {
         assert_eq!(parse_seconds("0.5"), Ok(0.5));
         for wrong in ["0", "-1", "11", "NaN", "inf", "soon"] {
             assert!(parse_seconds(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_gigabytes("10"), Ok(10.0));
+        for wrong in ["0", "-1", "1001", "NaN", "many"] {
+            assert!(parse_gigabytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_bench_is_understood_by_its_defaults() {
+        for bench in ["disk", "publish", "follow", "history", "open", "memory", "mixed", "all"] {
+            assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");
         }
     }
 }

@@ -20,9 +20,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// When the system does not tell.
 pub fn cpu_time() -> io::Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    parse_cpu_ticks(&stat)
-        .map(|ticks| TICK * ticks)
-        .ok_or_else(|| malformed("/proc/self/stat"))
+    parse_cpu_ticks(&stat).map(|ticks| TICK * ticks).ok_or_else(|| malformed("/proc/self/stat"))
 }
 
 /// Bytes of memory that are in use now.
@@ -49,10 +47,7 @@ pub fn resident_bytes_max() -> io::Result<u64> {
 ///
 /// When `df` is not there or says something unexpected.
 pub fn disk_bytes_free(dir: &Path) -> io::Result<u64> {
-    let output = Command::new("df")
-        .args(["--output=avail", "-B1"])
-        .arg(dir)
-        .output()?;
+    let output = Command::new("df").args(["--output=avail", "-B1"]).arg(dir).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let number = text.lines().nth(1).and_then(|line| line.trim().parse().ok());
     number.ok_or_else(|| malformed("df"))
@@ -79,10 +74,7 @@ fn parse_status_bytes(status: &str, field: &str) -> Option<u64> {
 }
 
 fn malformed(what: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("cannot understand {what}"),
-    )
+    io::Error::new(io::ErrorKind::InvalidData, format!("cannot understand {what}"))
 }
 
 #[cfg(test)]

@@ -65,11 +65,7 @@ impl Samples {
         let mut sorted = self.steps_us.clone();
         sorted.sort_unstable_by(f64::total_cmp);
         let seconds = self.took.as_secs_f64();
-        let per_second = if seconds > 0.0 {
-            self.steps as f64 / seconds
-        } else {
-            0.0
-        };
+        let per_second = if seconds > 0.0 { self.steps as f64 / seconds } else { 0.0 };
         Rate {
             p50_us: percentile(&sorted, 50),
             p99_us: percentile(&sorted, 99),
@@ -124,12 +120,7 @@ mod tests {
     fn rates_count_steps_and_bytes_over_all_rounds() {
         let mut all = samples(&[3, 1], 500);
         all.join(samples(&[2, 4], 1500));
-        let expected = Rate {
-            p50_us: 2.0,
-            p99_us: 4.0,
-            per_second: 2.0,
-            bytes_per_second: 20.0,
-        };
+        let expected = Rate { p50_us: 2.0, p99_us: 4.0, per_second: 2.0, bytes_per_second: 20.0 };
         assert_eq!(all.rate(10), expected);
         assert_eq!(all.steps(), 4);
     }

@@ -32,11 +32,7 @@ impl Scratch {
     pub fn fresh(parent: Option<&Path>) -> io::Result<Self> {
         let parent = parent.unwrap_or(Path::new(DEFAULT_PARENT));
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
-        let made_above = parent
-            .ancestors()
-            .take_while(missing)
-            .map(Path::to_path_buf)
-            .collect();
+        let made_above = parent.ancestors().take_while(missing).map(Path::to_path_buf).collect();
         fs::create_dir_all(parent).map_err(|error| named(parent, &error))?;
         let process = std::process::id();
         for number in 0..NAMES_MAX {
@@ -47,10 +43,7 @@ impl Scratch {
                 Err(error) => return Err(named(&path, &error)),
             }
         }
-        Err(io::Error::other(format!(
-            "{} is full of scratch folders",
-            parent.display()
-        )))
+        Err(io::Error::other(format!("{} is full of scratch folders", parent.display())))
     }
 
     /// The folder.
@@ -99,10 +92,7 @@ mod tests {
             std::env::temp_dir().join(format!("gapless-scratch-file-{}", std::process::id()));
         fs::write(&file, b"x").unwrap();
         let error = Scratch::fresh(Some(&file)).unwrap_err();
-        assert!(
-            error.to_string().contains("gapless-scratch-file"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("gapless-scratch-file"), "{error}");
         fs::remove_file(&file).unwrap();
     }
 

@@ -66,42 +66,27 @@ pub struct Table {
 impl Figure {
     /// A rate of events.
     pub fn per_second(value: f64) -> Self {
-        Self {
-            value,
-            unit: Unit::PerSecond,
-        }
+        Self { value, unit: Unit::PerSecond }
     }
 
     /// A rate of bytes.
     pub fn bytes_per_second(value: f64) -> Self {
-        Self {
-            value,
-            unit: Unit::BytesPerSecond,
-        }
+        Self { value, unit: Unit::BytesPerSecond }
     }
 
     /// A time.
     pub fn micros(value: f64) -> Self {
-        Self {
-            value,
-            unit: Unit::Micros,
-        }
+        Self { value, unit: Unit::Micros }
     }
 
     /// A size.
     pub fn bytes(value: f64) -> Self {
-        Self {
-            value,
-            unit: Unit::Bytes,
-        }
+        Self { value, unit: Unit::Bytes }
     }
 
     /// A bare number.
     pub fn count(value: f64) -> Self {
-        Self {
-            value,
-            unit: Unit::Count,
-        }
+        Self { value, unit: Unit::Count }
     }
 }
 
@@ -145,10 +130,7 @@ impl Row {
     /// When the two figures count different things.
     #[must_use]
     pub fn against(mut self, hardware: Figure) -> Self {
-        assert_eq!(
-            self.figure.unit, hardware.unit,
-            "a ratio is taken of like things"
-        );
+        assert_eq!(self.figure.unit, hardware.unit, "a ratio is taken of like things");
         self.hardware = Some(hardware);
         self
     }
@@ -182,8 +164,7 @@ impl Row {
 
     /// Whether the goal is reached; none without a goal. A goal without a ratio is not.
     pub fn is_ok(&self) -> Option<bool> {
-        self.goal
-            .map(|goal| goal.is_met(self.figure, self.ratio()))
+        self.goal.map(|goal| goal.is_met(self.figure, self.ratio()))
     }
 
     fn cells(&self) -> [String; COLUMNS] {
@@ -192,24 +173,15 @@ impl Row {
             self.work.clone(),
             self.figure.to_string(),
             or_empty(self.hardware.map(|hardware| hardware.to_string())),
-            or_empty(
-                self.ratio()
-                    .map(|ratio| format!("{} ×", three_digits(ratio))),
-            ),
+            or_empty(self.ratio().map(|ratio| format!("{} ×", three_digits(ratio)))),
             or_empty(self.goal.map(|goal| goal.text(self.figure.unit))),
-            or_empty(
-                self.is_ok()
-                    .map(|ok| if ok { "yes" } else { "NO" }.to_owned()),
-            ),
+            or_empty(self.is_ok().map(|ok| if ok { "yes" } else { "NO" }.to_owned())),
             self.beside_and_notes(),
         ]
     }
 
     fn beside_and_notes(&self) -> String {
-        let beside = self
-            .beside
-            .iter()
-            .map(|(name, figure)| format!("{name} {figure}"));
+        let beside = self.beside.iter().map(|(name, figure)| format!("{name} {figure}"));
         let notes = (!self.notes.is_empty()).then(|| self.notes.clone());
         beside.chain(notes).collect::<Vec<_>>().join(", ")
     }
@@ -236,10 +208,7 @@ impl Row {
 impl Table {
     /// A table without rows.
     pub fn new(title: impl Into<String>) -> Self {
-        Self {
-            title: title.into(),
-            rows: Vec::new(),
-        }
+        Self { title: title.into(), rows: Vec::new() }
     }
 
     /// Adds a row at the end.
@@ -279,10 +248,7 @@ impl fmt::Display for Table {
             .filter(|&column| column < 2 || rows.iter().any(|cells| !cells[column].is_empty()))
             .collect();
         let width = |column: usize| {
-            let cells = rows
-                .iter()
-                .chain([&headings])
-                .map(|cells| cells[column].chars().count());
+            let cells = rows.iter().chain([&headings]).map(|cells| cells[column].chars().count());
             cells.max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
@@ -428,9 +394,6 @@ mod tests {
         table.push(Row::new("a", Figure::per_second(2.0)).beside("p99", Figure::micros(7.0)));
         let row = &table.to_json()["rows"][0];
         assert_eq!(row["figure"], json!(2.0));
-        assert_eq!(
-            row["beside"]["p99"],
-            json!({ "figure": 7.0, "unit": "micros" })
-        );
+        assert_eq!(row["beside"]["p99"], json!({ "figure": 7.0, "unit": "micros" }));
     }
 }

@@ -14,49 +14,47 @@ use gapless_bench::hardware::{Flush, RawWrites, wake_round_trip};
 use gapless_bench::process::cpu_time;
 use gapless_bench::samples::{Rate, Samples};
 use gapless_bench::table::{Figure, Row, Table};
-use gapless_broker::Broker;
+use gapless_broker::{Broker, JournalStats};
 use gapless_core::{Durability, PublishOptions, TopicName};
 
 use super::live::{UNKNOWN, drive, subscribe, touch};
 use super::pace::{Pace, age};
-use super::publish::per_message;
+use super::publish::{BLOCK_BYTES, CHUNK_BYTES_MAX, flush_for, per_message};
 use super::store::{Folder, IN_FLIGHT, Result, message, open, topic};
 use super::window::Window;
 
 /// Bytes of a message, as in the goals of the design.
 const MESSAGE_BYTES: usize = 128;
 
-/// The bytes that a bare write has beside a paced message.
-const BLOCK_BYTES: usize = 4096;
-
 /// What is measured, and for how long.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Seconds for each case.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// A case ends when it has published so many bytes.
-    pub bytes_max: u64,
+    pub(crate) bytes_max: u64,
     /// How many followers.
-    pub followers: Vec<usize>,
+    pub(crate) followers: Vec<usize>,
     /// Whether the paced publisher never rests.
-    pub spin: bool,
+    pub(crate) spin: bool,
 }
 
 /// Every case, as a table.
 ///
 /// # Errors
 /// When the disk or the broker answers one.
-pub fn run(dir: &Path, options: &Options) -> Result<Table> {
+pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
     let mut table = Table::new("follow live, in the process, 128 B");
+    let disk = &mut RawWrites::new(dir, BLOCK_BYTES, Flush::Each)?;
     for durability in [Durability::Written, Durability::Flushed] {
         for batch in [1, 64] {
             for &followers in &options.followers {
-                table.push(throughput(dir, options, durability, (batch, followers))?);
+                table.push(throughput((dir, disk), options, durability, (batch, followers))?);
             }
         }
     }
     for durability in [Durability::Written, Durability::Flushed] {
-        let floor = Floor::measure(dir, durability, options.seconds / 2.0)?;
+        let floor = Floor::measure(disk, durability, options.seconds / 2.0)?;
         for &followers in &options.followers {
             table.push(latency(dir, options, &floor, followers)?);
         }
@@ -65,7 +63,7 @@ pub fn run(dir: &Path, options: &Options) -> Result<Table> {
 }
 
 fn throughput(
-    dir: &Path,
+    (dir, disk): (&Path, &mut RawWrites),
     options: &Options,
     durability: Durability,
     (batch, count): (usize, usize),
@@ -92,13 +90,31 @@ fn throughput(
     let cpu = cpu_time()?.saturating_sub(cpu);
     black_box(sum);
     drop(followers);
+    let bound = disk_deliveries(disk, options, durability, (&broker.journal_stats(), delivered))?;
     broker.close()?;
     let grouped = if batch > 1 { format!(", batches of {batch}") } else { String::new() };
     let work = format!("1 to {count}, {durability}{grouped}");
     Ok(Row::new(work, Figure::per_second(delivered as f64 / took))
+        .against(Figure::per_second(bound))
         .beside("published", Figure::per_second(delivered as f64 / count as f64 / took))
         .beside("bytes", Figure::bytes_per_second((delivered * MESSAGE_BYTES as u64) as f64 / took))
         .beside("cpu/delivery", Figure::micros(per_message(cpu, delivered))))
+}
+
+/// Deliveries per second if nothing but the disk took time: it writes chunks of the mean
+/// size that the journal wrote, each with the share of deliveries it had.
+fn disk_deliveries(
+    writes: &mut RawWrites,
+    options: &Options,
+    durability: Durability,
+    (stats, delivered): (&JournalStats, u64),
+) -> Result<f64> {
+    let chunks = if durability == Durability::Flushed { stats.flushes } else { stats.frames };
+    let mean = usize::try_from(stats.bytes / chunks.max(1)).unwrap_or(usize::MAX);
+    let chunk_bytes = mean.clamp(1, CHUNK_BYTES_MAX).next_multiple_of(BLOCK_BYTES);
+    writes.restart(chunk_bytes, flush_for(durability))?;
+    writes.run(options.seconds / 2.0)?;
+    Ok(writes.rate().per_second * delivered as f64 / chunks.max(1) as f64)
 }
 
 /// As much as goes; tells how many messages went.
@@ -120,7 +136,7 @@ fn publish_for(broker: &Broker, topic: &TopicName, batch: usize, options: &Optio
 }
 
 /// The least that a delivery can take here.
-pub struct Floor {
+pub(crate) struct Floor {
     durability: Durability,
     write: Rate,
     wake: Rate,
@@ -131,9 +147,12 @@ impl Floor {
     ///
     /// # Errors
     /// When the disk answers one.
-    pub fn measure(dir: &Path, durability: Durability, seconds: f64) -> Result<Self> {
-        let flush = if durability == Durability::Flushed { Flush::Each } else { Flush::Never };
-        let mut writes = RawWrites::new(dir, BLOCK_BYTES, flush)?;
+    pub(crate) fn measure(
+        writes: &mut RawWrites,
+        durability: Durability,
+        seconds: f64,
+    ) -> Result<Self> {
+        writes.restart(BLOCK_BYTES, flush_for(durability))?;
         writes.run(seconds)?;
         let wake = wake_round_trip(seconds);
         Ok(Self { durability, write: writes.rate(), wake })
@@ -178,7 +197,12 @@ fn latency(dir: &Path, options: &Options, floor: &Floor, count: usize) -> Result
 ///
 /// # Errors
 /// When the broker answers one.
-pub fn paced(broker: &Broker, topic: &TopicName, pace: &Pace, count: usize) -> Result<Samples> {
+pub(crate) fn paced(
+    broker: &Broker,
+    topic: &TopicName,
+    pace: &Pace,
+    count: usize,
+) -> Result<Samples> {
     let mut followers = subscribe(broker, topic, count)?;
     let wanted = AtomicU64::new(pace.messages());
     let (epoch, mut samples) = (Instant::now(), Samples::default());

@@ -19,7 +19,7 @@ use super::store::Result;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Stands for "not known yet" where a number of messages is meant.
-pub const UNKNOWN: u64 = u64::MAX;
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 /// The followers whose turn it is.
 struct Line {
@@ -56,7 +56,11 @@ impl Line {
 ///
 /// # Errors
 /// When the broker refuses one.
-pub fn subscribe(broker: &Broker, topic: &TopicName, count: usize) -> Result<Vec<Subscription>> {
+pub(crate) fn subscribe(
+    broker: &Broker,
+    topic: &TopicName,
+    count: usize,
+) -> Result<Vec<Subscription>> {
     let pattern = Pattern::literal(topic);
     let followers = (0..count).map(|_| broker.subscribe(&pattern, From::Now));
     Ok(followers.collect::<std::result::Result<Vec<_>, _>>()?)
@@ -67,7 +71,7 @@ pub fn subscribe(broker: &Broker, topic: &TopicName, count: usize) -> Result<Vec
 ///
 /// # Errors
 /// When a follower ends, or is told of a gap.
-pub fn drive(
+pub(crate) fn drive(
     followers: &mut [Subscription],
     wanted: &AtomicU64,
     mut visit: impl FnMut(&[u8]),
@@ -106,7 +110,7 @@ pub fn drive(
 }
 
 /// Hands every body to `visit` without making messages of them; tells how many there were.
-pub fn each_body(messages: &Messages, visit: &mut impl FnMut(&[u8])) -> u64 {
+pub(crate) fn each_body(messages: &Messages, visit: &mut impl FnMut(&[u8])) -> u64 {
     let mut count = 0;
     for batch in messages.batches() {
         for record in batch.records() {
@@ -120,7 +124,7 @@ pub fn each_body(messages: &Messages, visit: &mut impl FnMut(&[u8])) -> u64 {
 }
 
 /// Looks at one byte of each cache line, so that the bytes are really there.
-pub fn touch(body: &[u8]) -> u8 {
+pub(crate) fn touch(body: &[u8]) -> u8 {
     body.iter().step_by(64).fold(0, |sum, byte| sum ^ byte)
 }
 

@@ -19,26 +19,26 @@ const EARLY: Duration = Duration::from_micros(200);
 
 /// How messages are paced.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     /// Messages per second.
-    pub per_second: f64,
+    pub(crate) per_second: f64,
     /// For how long.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Bytes of a message, of which eight carry the time.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Whether the publisher never rests between messages. It keeps a core awake then, and
     /// takes it from others.
-    pub spin: bool,
+    pub(crate) spin: bool,
 }
 
 impl Pace {
     /// How many messages that are.
-    pub fn messages(&self) -> u64 {
+    pub(crate) fn messages(&self) -> u64 {
         ((self.per_second * self.seconds) as u64).max(1)
     }
 
     /// Publishes them. `epoch` is the moment from which times are counted.
-    pub fn publish(&self, broker: &Broker, topic: &TopicName, epoch: Instant) -> Result<()> {
+    pub(crate) fn publish(&self, broker: &Broker, topic: &TopicName, epoch: Instant) -> Result<()> {
         let options = PublishOptions::default();
         let interval = Duration::from_secs_f64(1.0 / self.per_second);
         let mut due = Instant::now() + interval;
@@ -58,7 +58,7 @@ impl Pace {
 }
 
 /// How long ago a message was due, if it carries its time.
-pub fn age(body: &[u8], epoch: Instant) -> Option<Duration> {
+pub(crate) fn age(body: &[u8], epoch: Instant) -> Option<Duration> {
     let (nanos, _) = body.split_first_chunk::<8>()?;
     let due = Duration::from_nanos(u64::from_le_bytes(*nanos));
     Some(epoch.elapsed().saturating_sub(due))

@@ -21,13 +21,13 @@ use super::store::{Folder, IN_FLIGHT, Result, message, open, topic};
 use super::window::{Window, publish_and_wait};
 
 /// The journal writes whole blocks of this many bytes.
-const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// A frame's header and a batch's, about: what a message takes in its block besides itself.
 const OVERHEAD_BYTES: usize = 160;
 
 /// The largest chunk that is written bare.
-const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Messages of a batch, where batches are measured.
 const BATCH: usize = 64;
@@ -40,54 +40,60 @@ const ROUNDS: u32 = 4;
 
 /// What is measured, and for how long.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Seconds for each case; the disk's own figure takes as long again.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// A case ends when it has published so many bytes.
-    pub bytes_max: u64,
+    pub(crate) bytes_max: u64,
     /// Sizes of messages.
-    pub sizes: Vec<usize>,
+    pub(crate) sizes: Vec<usize>,
     /// Only many in flight and of one durability: to be looked at with a profiler.
-    pub only_in_flight: Option<Durability>,
+    pub(crate) only_in_flight: Option<Durability>,
 }
 
 /// Every case, as a table.
 ///
 /// # Errors
 /// When the disk or the broker answers one.
-pub fn run(dir: &Path, options: &Options) -> Result<Table> {
+pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
     let mut table = Table::new("publish, in the process");
+    let disk = &mut RawWrites::new(dir, BLOCK_BYTES, Flush::Each)?;
     if let Some(durability) = options.only_in_flight {
         for &bytes in &options.sizes {
-            table.push(in_flight(dir, options, (bytes, 1), durability)?);
+            table.push(in_flight((dir, disk), options, (bytes, 1), durability)?);
         }
         return Ok(table);
     }
     let all = [Durability::Flushed, Durability::Written, Durability::Memory];
     for durability in all {
         for &bytes in &options.sizes {
-            table.push(one_at_a_time(dir, options, bytes, durability)?);
+            table.push(one_at_a_time((dir, disk), options, bytes, durability)?);
         }
     }
     for durability in all {
         for &bytes in &options.sizes {
             for batch in [1, BATCH] {
-                table.push(in_flight(dir, options, (bytes, batch), durability)?);
+                table.push(in_flight((dir, disk), options, (bytes, batch), durability)?);
             }
         }
     }
     for &bytes in &options.sizes {
-        table.push(crowd(dir, options, bytes)?);
+        table.push(crowd((dir, disk), options, bytes)?);
     }
     Ok(table)
 }
 
-fn one_at_a_time(dir: &Path, options: &Options, bytes: usize, durability: Durability) -> Result<Row> {
+fn one_at_a_time(
+    (dir, raw): (&Path, &mut RawWrites),
+    options: &Options,
+    bytes: usize,
+    durability: Durability,
+) -> Result<Row> {
     let folder = Folder::fresh(dir, "one-at-a-time")?;
     let broker = open(folder.path())?;
     let topic = topic(&broker, durability)?;
     let chunk_bytes = (bytes + OVERHEAD_BYTES).next_multiple_of(BLOCK_BYTES);
-    let mut raw = RawWrites::new(dir, chunk_bytes, flush_for(durability))?;
+    raw.restart(chunk_bytes, flush_for(durability))?;
     let seconds = options.seconds / f64::from(ROUNDS);
     let bytes_max = options.bytes_max / u64::from(ROUNDS);
     let (mut samples, mut cpu) = (Samples::default(), Duration::ZERO);
@@ -142,7 +148,7 @@ fn publish_for(
 }
 
 fn in_flight(
-    dir: &Path,
+    (dir, raw): (&Path, &mut RawWrites),
     options: &Options,
     (bytes, batch): (usize, usize),
     durability: Durability,
@@ -156,7 +162,7 @@ fn in_flight(
     let (mut ours, mut raw_bytes, mut raw_seconds) = (Total::default(), 0.0, 0.0);
     for _ in 0..2 {
         let round = shape.publish_for(&broker, &topic, (seconds, options.bytes_max / 2))?;
-        let mut raw = RawWrites::new(dir, round.chunk_bytes(), flush_for(durability))?;
+        raw.restart(round.chunk_bytes(), flush_for(durability))?;
         raw.run(seconds)?;
         raw_bytes += raw.rate().bytes_per_second * seconds;
         raw_seconds += seconds;
@@ -166,14 +172,15 @@ fn in_flight(
     let grouped = if batch > 1 { format!(" in batches of {batch}") } else { String::new() };
     let work = format!("{IN_FLIGHT} in flight, {durability}, {}{grouped}", size_name(bytes));
     let seconds = ours.took.as_secs_f64();
-    let row = Row::new(work, Figure::bytes_per_second((ours.messages * bytes as u64) as f64 / seconds))
-        .against(Figure::bytes_per_second(raw_bytes / raw_seconds))
-        .beside("rate", Figure::per_second(ours.messages as f64 / seconds))
-        .beside("cpu/msg", Figure::micros(per_message(ours.cpu, ours.messages)))
-        .beside("journal", Figure::bytes_per_second(ours.journal_bytes as f64 / seconds))
-        .beside("chunk", Figure::bytes(ours.chunk_bytes() as f64))
-        .beside("chunks", Figure::per_second(ours.chunks as f64 / seconds))
-        .beside("refused", Figure::count(ours.retries as f64));
+    let row =
+        Row::new(work, Figure::bytes_per_second((ours.messages * bytes as u64) as f64 / seconds))
+            .against(Figure::bytes_per_second(raw_bytes / raw_seconds))
+            .beside("rate", Figure::per_second(ours.messages as f64 / seconds))
+            .beside("cpu/msg", Figure::micros(per_message(ours.cpu, ours.messages)))
+            .beside("journal", Figure::bytes_per_second(ours.journal_bytes as f64 / seconds))
+            .beside("chunk", Figure::bytes(ours.chunk_bytes() as f64))
+            .beside("chunks", Figure::per_second(ours.chunks as f64 / seconds))
+            .beside("refused", Figure::count(ours.retries as f64));
     let has_goal = bytes == 1024 && durability == Durability::Flushed;
     Ok(if has_goal { row.goal(Goal::AtLeast(0.5)) } else { row })
 }
@@ -256,12 +263,12 @@ impl Shape {
     }
 }
 
-fn crowd(dir: &Path, options: &Options, bytes: usize) -> Result<Row> {
+fn crowd((dir, raw): (&Path, &mut RawWrites), options: &Options, bytes: usize) -> Result<Row> {
     let folder = Folder::fresh(dir, "crowd")?;
     let broker = open(folder.path())?;
     let topic = topic(&broker, Durability::Flushed)?;
     let chunk_bytes = (bytes + OVERHEAD_BYTES).next_multiple_of(BLOCK_BYTES);
-    let mut raw = RawWrites::new(dir, chunk_bytes, Flush::Each)?;
+    raw.restart(chunk_bytes, Flush::Each)?;
     let seconds = options.seconds / f64::from(ROUNDS);
     let bounds = (seconds, options.bytes_max / u64::from(ROUNDS) / CROWD as u64);
     let (mut all, mut cpu, mut took) = (Samples::default(), Duration::ZERO, Duration::ZERO);
@@ -293,7 +300,8 @@ fn crowd(dir: &Path, options: &Options, bytes: usize) -> Result<Row> {
         .beside("cpu/msg", Figure::micros(per_message(cpu, all.steps()))))
 }
 
-fn flush_for(durability: Durability) -> Flush {
+/// How the disk is used for as much as this durability asks.
+pub(crate) fn flush_for(durability: Durability) -> Flush {
     match durability {
         Durability::Flushed => Flush::Each,
         Durability::Written | Durability::Memory => Flush::Never,
@@ -301,6 +309,6 @@ fn flush_for(durability: Durability) -> Flush {
 }
 
 /// Microseconds of CPU time for each message.
-pub fn per_message(cpu: Duration, messages: u64) -> f64 {
+pub(crate) fn per_message(cpu: Duration, messages: u64) -> f64 {
     cpu.as_secs_f64() * 1e6 / messages.max(1) as f64
 }

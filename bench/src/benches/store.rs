@@ -12,25 +12,25 @@ use gapless_core::{Durability, Message, PublishOptions, TopicName, TopicSettings
 use super::window::Window;
 
 /// What a bench comes to. The errors are those of threads too.
-pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Publishes in flight where nothing else is said.
-pub const IN_FLIGHT: usize = 1000;
+pub(crate) const IN_FLIGHT: usize = 1000;
 
 /// A folder for one case, removed with all it holds when the case ends: so no case finds
 /// the segments of another, and the disk holds one case at a time.
-pub struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     /// A fresh folder inside `dir`.
-    pub fn fresh(dir: &Path, name: &str) -> Result<Self> {
+    pub(crate) fn fresh(dir: &Path, name: &str) -> Result<Self> {
         let path = dir.join(name);
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -44,19 +44,19 @@ impl Drop for Folder {
 
 /// The defaults, with log files of the size they have after a while: what is measured is
 /// the broker at work, not its first second.
-pub fn options(folder: &Path) -> BrokerOptions {
+pub(crate) fn options(folder: &Path) -> BrokerOptions {
     let mut options = BrokerOptions::new(folder);
     options.log.first_file_bytes = options.log.file_bytes_max;
     options
 }
 
 /// Opens a broker with [`options`].
-pub fn open(folder: &Path) -> Result<Broker> {
+pub(crate) fn open(folder: &Path) -> Result<Broker> {
     Ok(Broker::open(options(folder))?)
 }
 
 /// Makes `count` topics of this durability, `<prefix>.0` and on.
-pub fn topics(
+pub(crate) fn topics(
     broker: &Broker,
     prefix: &str,
     count: usize,
@@ -64,45 +64,42 @@ pub fn topics(
 ) -> Result<Vec<TopicName>> {
     let names = (0..count).map(|number| TopicName::parse(&format!("{prefix}.{number}")));
     let names = names.collect::<std::result::Result<Vec<_>, _>>()?;
-    let settings = TopicSettings {
-        durability: Some(durability),
-        ..TopicSettings::default()
-    };
+    let settings = TopicSettings { durability: Some(durability), ..TopicSettings::default() };
     broker.create_topics(&names, settings)?;
     Ok(names)
 }
 
 /// Makes one topic of this durability.
-pub fn topic(broker: &Broker, durability: Durability) -> Result<TopicName> {
+pub(crate) fn topic(broker: &Broker, durability: Durability) -> Result<TopicName> {
     let mut made = topics(broker, "bench", 1, durability)?;
     made.pop().ok_or_else(|| "no topic was made".into())
 }
 
 /// A message with a body of so many bytes that cannot be squeezed.
-pub fn message(bytes: usize) -> Message {
+pub(crate) fn message(bytes: usize) -> Message {
     Message::new(Bytes::from(PageBuffer::noise(bytes).as_slice().to_vec()))
 }
 
 /// What a store is filled with.
 #[derive(Clone, Copy, Debug)]
-pub struct Fill {
+pub(crate) struct Fill {
     /// Bytes of a message's body.
-    pub message_bytes: usize,
+    pub(crate) message_bytes: usize,
     /// Messages of a batch.
-    pub batch: usize,
+    pub(crate) batch: usize,
     /// Bytes of all bodies.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Fill {
     /// How many messages that are: whole batches.
-    pub fn messages(&self) -> u64 {
+    pub(crate) fn messages(&self) -> u64 {
         let batches = self.bytes / (self.message_bytes * self.batch) as u64;
         batches.max(1) * self.batch as u64
     }
 
     /// Publishes them, one batch to each topic in turn.
-    pub fn publish(&self, broker: &Broker, topics: &[TopicName]) -> Result<()> {
+    pub(crate) fn publish(&self, broker: &Broker, topics: &[TopicName]) -> Result<()> {
         let batch = vec![message(self.message_bytes); self.batch];
         let options = PublishOptions::default();
         let mut window = Window::new(broker, (IN_FLIGHT / self.batch).max(2));

@@ -17,13 +17,13 @@ use gapless_core::{PublishAck, RejectReason};
 use super::store::Result;
 
 /// Publishes that are not acknowledged yet.
-pub struct Window<'a> {
+pub(crate) struct Window<'a> {
     broker: &'a Broker,
     in_flight: VecDeque<Publishing>,
     depth: usize,
     waker: Waker,
     /// Times a publish was refused and had to go again.
-    pub retries: u64,
+    pub(crate) retries: u64,
 }
 
 struct Unpark(Thread);
@@ -35,13 +35,13 @@ impl Wake for Unpark {
 }
 
 /// A waker that ends a [`thread::park`] of this thread.
-pub fn unpark_this_thread() -> Waker {
+pub(crate) fn unpark_this_thread() -> Waker {
     Waker::from(Arc::new(Unpark(thread::current())))
 }
 
 impl<'a> Window<'a> {
     /// A window of at most `depth` publishes, for this thread.
-    pub fn new(broker: &'a Broker, depth: usize) -> Self {
+    pub(crate) fn new(broker: &'a Broker, depth: usize) -> Self {
         Self {
             broker,
             in_flight: VecDeque::with_capacity(depth),
@@ -52,7 +52,7 @@ impl<'a> Window<'a> {
     }
 
     /// Publishes; waits for the oldest before if the window is full.
-    pub fn publish(&mut self, send: impl Fn(&Broker) -> Publishing) -> Result<()> {
+    pub(crate) fn publish(&mut self, send: impl Fn(&Broker) -> Publishing) -> Result<()> {
         if self.in_flight.len() >= self.depth {
             self.wait_for_oldest()?;
             self.take_done()?;
@@ -76,7 +76,7 @@ impl<'a> Window<'a> {
     }
 
     /// Waits for all.
-    pub fn drain(&mut self) -> Result<()> {
+    pub(crate) fn drain(&mut self) -> Result<()> {
         while !self.in_flight.is_empty() {
             self.wait_for_oldest()?;
         }
@@ -111,7 +111,10 @@ impl<'a> Window<'a> {
 }
 
 /// Publishes and waits for the ack, trying again as long as there is no room.
-pub fn publish_and_wait(broker: &Broker, send: impl Fn(&Broker) -> Publishing) -> Result<()> {
+pub(crate) fn publish_and_wait(
+    broker: &Broker,
+    send: impl Fn(&Broker) -> Publishing,
+) -> Result<()> {
     loop {
         let ack = send(broker).wait()?;
         if ack.rejected() == Some(&RejectReason::QueueFull) {

@@ -132,6 +132,8 @@ pub(crate) struct Inner {
     recovering: AtomicIsize,
     /// Topics are made and deleted one at a time.
     admin: Mutex<()>,
+    /// The journal is kept by one at a time, the keeper or whoever cannot wait for it.
+    pub(crate) keeping: Mutex<()>,
     closed: AtomicBool,
     pub(crate) failure_told: AtomicBool,
     opened: Opened,
@@ -188,6 +190,7 @@ impl Broker {
             next_subscriber: AtomicU64::new(1),
             recovering: AtomicIsize::new(0),
             admin: Mutex::new(()),
+            keeping: Mutex::new(()),
             closed: AtomicBool::new(false),
             failure_told: AtomicBool::new(false),
             opened,
@@ -244,6 +247,7 @@ impl Broker {
     /// # Errors
     /// Says what could not be done; nothing is lost by it.
     pub fn seal(&self) -> Result<(), CloseError> {
+        let _one_at_a_time = lock(&self.inner.keeping);
         self.inner.journal.seal(&*self.inner, self.inner.clock.now())?;
         Ok(())
     }
@@ -254,6 +258,7 @@ impl Broker {
     /// # Errors
     /// Says what could not be done; nothing is lost by it.
     pub fn compact(&self) -> Result<(), CloseError> {
+        let _one_at_a_time = lock(&self.inner.keeping);
         self.inner.journal.compact(&*self.inner, self.inner.clock.now())?;
         Ok(())
     }

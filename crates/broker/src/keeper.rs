@@ -1,7 +1,7 @@
 //! The thread that does what nobody waits for: it keeps the journal, carries out retention,
 //! and publishes delayed messages when they are due.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -12,6 +12,8 @@ use crate::cell::lock;
 #[derive(Default)]
 pub(crate) struct Keeper {
     signal: Arc<Signal>,
+    /// Set from a wake until the turn it asked for begins, so that only one is asked for.
+    asked: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -28,6 +30,7 @@ impl Keeper {
             loop {
                 // Only borrowed for the turn, so that the last handle to go ends the broker.
                 let Some(inner) = inner.upgrade() else { return };
+                inner.keeper.asked.store(false, Ordering::Release);
                 inner.keep();
                 let wait = inner.keeper_wait(inner.clock.now());
                 drop(inner);
@@ -48,6 +51,9 @@ impl Keeper {
 
     /// Asks for a turn soon.
     pub(crate) fn wake(&self) {
+        if self.asked.swap(true, Ordering::AcqRel) {
+            return;
+        }
         lock(&self.signal.state).0 = true;
         self.signal.changed.notify_all();
     }
@@ -80,7 +86,10 @@ impl Inner {
             }
         }
         self.enforce_sizes(now);
-        match self.journal.keep(self, now) {
+        let one_at_a_time = lock(&self.keeping);
+        let kept = self.journal.keep(self, now);
+        drop(one_at_a_time);
+        match kept {
             Ok(kept) => {
                 if kept.sealed {
                     self.emit("journal.sealed", &[]);

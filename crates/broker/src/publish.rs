@@ -152,6 +152,11 @@ impl Atomic {
         Self::default()
     }
 
+    /// Whether there is nothing to do beside publishing.
+    fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.delay_done.is_none()
+    }
+
     /// Adds messages to a topic.
     #[must_use]
     pub fn publish(self, topic: &TopicName, messages: &[Message]) -> Self {
@@ -381,6 +386,9 @@ impl Inner {
                 }
             }
         };
+        if self.journal.wants_keeping() {
+            self.keeper.wake();
+        }
         publishing.timing = self.me.upgrade().map(|inner| (inner, began));
         publishing
     }
@@ -516,6 +524,12 @@ impl Inner {
         }
         let ticket = append.finish(required, wanted);
         drop((states, delay_state));
+        let known = |ack: &PublishAck| ack.accepted().is_some_and(|accepted| accepted.duplicate);
+        if wanted == Durability::Flushed && atomic.is_empty() && acks.iter().all(known) {
+            // Nothing was put, so no frame asks for a flush; but the first one may have been
+            // written only, and its duplicate must be as safe as its ack says.
+            self.journal.flush();
+        }
         if acks.is_empty() {
             // Nothing but cells: there is no seq to tell.
             acks.push(PublishAck::Accepted(Accepted {

@@ -114,6 +114,7 @@ fn f3_parts_and_cells_have_limits() {
     let swap = Atomic::new().remove_cell("1").set_cell("3", "x");
     assert!(broker.commit(swap, &plain).is_accepted(), "a removed cell makes room");
     assert_eq!((broker.cell(b"1"), broker.cell(b"3").as_deref()), (None, Some(&b"x"[..])));
+    accepted(broker.commit(Atomic::new().remove_cell("2"), &plain).wait().unwrap());
     for round in 0..10_u8 {
         let fresh = Atomic::new().set_cell(vec![round], "x");
         assert!(broker.commit(fresh, &plain).is_accepted(), "removed cells do not add up");

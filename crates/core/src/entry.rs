@@ -123,9 +123,11 @@ impl EntryHeader {
         self.seq.plus(u64::from(self.span.saturating_sub(1)))
     }
 
-    /// How many positions it takes: one for each seq, at least one.
+    /// How many positions it takes: one for each seq, at least one. A batch of which nothing
+    /// is left takes one: it may stand for several, and what lay between them is not its.
     pub fn positions(&self) -> u64 {
-        u64::from(self.span.max(1))
+        let hole = self.kind == EntryKind::Batch && self.count == 0;
+        if hole { 1 } else { u64::from(self.span.max(1)) }
     }
 
     /// The last position it takes.

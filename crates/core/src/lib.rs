@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod ack;
+pub mod backoff;
 pub mod batch;
 pub mod batcher;
 pub mod compaction;
@@ -18,6 +19,7 @@ mod dedup;
 pub mod entry;
 pub mod gap;
 pub mod id;
+pub mod link;
 pub mod local;
 pub mod message;
 pub mod name;
@@ -32,6 +34,7 @@ pub mod topic;
 pub mod trie;
 
 pub use ack::{Accepted, Fate, PubSubError, PublishAck, RejectReason};
+pub use backoff::{Backoff, BackoffError, Retries};
 pub use batch::{Batch, BatchError, BatchRef, Record, Records, RecordsBuilder};
 pub use batcher::{Batcher, BatcherLimits, BatcherLimitsError};
 pub use credit::{Amount, Credit, CreditError};
@@ -39,6 +42,7 @@ pub use cursor::{Cursor, Start, StartError, View};
 pub use entry::{Checksum, Entry, EntryError, EntryHeader, EntryKind};
 pub use gap::{Gap, GapReason};
 pub use id::{Epoch, Position, Seq, TopicId};
+pub use link::{Link, LinkError, LinkLimits};
 pub use local::{Delivery, Local, LocalLimits, SubscriberId};
 pub use message::{Message, MessageError};
 pub use name::{NAME_BYTES_MAX, NameError, TopicName};

@@ -460,6 +460,11 @@ impl Journal {
         history::bytes_of(&self.inner.segments(), topic, from)
     }
 
+    /// Whether enough has gathered in memory that [`Journal::keep`] should be called soon.
+    pub fn wants_keeping(&self) -> bool {
+        self.inner.unsealed.load(Ordering::Relaxed) >= self.inner.options.seal_bytes
+    }
+
     /// Says that something died, so that the collector looks again.
     pub fn note_dead(&self) {
         self.inner.dead.store(true, Ordering::Release);

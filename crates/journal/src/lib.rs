@@ -8,10 +8,12 @@
 //! It knows topics as numbers only; what a topic may do is the broker's.
 
 pub mod blobs;
+mod buffers;
 mod checkpoint;
 mod collector;
 pub mod contract;
 pub mod dir_blobs;
+pub mod doctor;
 mod error;
 pub mod faulty;
 pub mod file_log;

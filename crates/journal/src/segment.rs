@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use gapless_core::{Batch, Entry, EntryError, Position};
 
+use crate::buffers;
 use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, Created};
 use crate::checkpoint::name_taken;
 use crate::error::ReadError;
@@ -144,15 +145,7 @@ impl Segment {
         meta: SegmentMeta,
         rebuilt: impl FnOnce(&str),
     ) -> Result<Self, ReadError> {
-        let data_name: Arc<str> = meta.data_name().into();
-        let data = blobs.open(&data_name)?;
-        if data.len() != meta.bytes {
-            return Err(ReadError::Damaged {
-                name: data_name,
-                offset: data.len(),
-                why: format!("it has {} bytes instead of {}", data.len(), meta.bytes),
-            });
-        }
+        let (data_name, data) = open_data(blobs, &meta)?;
         let epoch = read_header(&*data, &data_name)?;
         let index_name = meta.index_name();
         let index = match Index::open(blobs, &index_name, meta.bytes) {
@@ -181,7 +174,8 @@ impl Segment {
             return Ok(Vec::new());
         };
         let end = last.offset + u64::from(last.bytes);
-        let bytes = aligned_read(&*self.data, first.offset, (end - first.offset) as usize)?;
+        let len = (end - first.offset) as usize;
+        let bytes = buffers::filled(len, |into| self.data.read_at(into, first.offset))?;
         let block = |row: &BlockRow| {
             let from = (row.offset - first.offset) as usize;
             let block = bytes.slice(from..from + row.bytes as usize);
@@ -199,11 +193,39 @@ impl Segment {
         ReadError::Damaged { name, offset, why: why.to_owned() }
     }
 
-    /// Reads the whole data and index and checks every byte; tells how many batches.
-    ///
-    /// # Errors
-    /// Names the first damage.
-    pub fn verify(&self) -> Result<u64, ReadError> {
+    /// Reads all of a segment and checks every byte, without changing anything.
+    /// `progress` is told how much of the data is done.
+    pub(crate) fn examine(
+        blobs: &dyn Blobs,
+        meta: &SegmentMeta,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Examined, ReadError> {
+        let (data_name, data) = open_data(blobs, meta)?;
+        read_header(&*data, &data_name)?;
+        let mut batches = 0;
+        scan(&*data, &data_name, |batch, offset| {
+            batches += 1;
+            progress(offset + batch.bytes().len() as u64);
+        })?;
+        let index = match Index::open(blobs, &meta.index_name(), meta.bytes) {
+            Ok(index) => index,
+            Err(IndexFault::Read(error)) => return Err(error.into()),
+            Err(IndexFault::Unusable(why)) => {
+                return Ok(Examined { batches, index_fault: Some(why) });
+            }
+        };
+        // The data is good, so whatever is wrong now is the index's.
+        let segment = Self { meta: meta.clone(), data_name, data, index };
+        let index_fault = match segment.check_index() {
+            Ok(()) => None,
+            Err(ReadError::Blobs(error)) => return Err(ReadError::Blobs(error)),
+            Err(error) => Some(error.to_string()),
+        };
+        Ok(Examined { batches, index_fault })
+    }
+
+    /// Checks every row of the index, and every block against its row.
+    fn check_index(&self) -> Result<(), ReadError> {
         let mut from = 0;
         while from < self.index.block_count() {
             let rows = self.index.blocks(from, 256)?;
@@ -216,10 +238,29 @@ impl Segment {
         while from < self.index.key_count() {
             from += self.index.keys(from, 1024)?.len() as u64;
         }
-        let mut batches = 0;
-        scan(&*self.data, &self.data_name, |_, _| batches += 1)?;
-        Ok(batches)
+        Ok(())
     }
+}
+
+/// What [`Segment::examine`] found in a segment whose data is whole.
+pub(crate) struct Examined {
+    pub(crate) batches: u64,
+    /// Why its index cannot be used.
+    pub(crate) index_fault: Option<String>,
+}
+
+/// Opens the data, if it is as long as it should be.
+fn open_data(
+    blobs: &dyn Blobs,
+    meta: &SegmentMeta,
+) -> Result<(Arc<str>, Arc<dyn Blob>), ReadError> {
+    let name: Arc<str> = meta.data_name().into();
+    let data = blobs.open(&name)?;
+    if data.len() == meta.bytes {
+        return Ok((name, data));
+    }
+    let why = format!("it has {} bytes instead of {}", data.len(), meta.bytes);
+    Err(ReadError::Damaged { name, offset: data.len(), why })
 }
 
 /// Makes the index anew. Blocks are found by what separates them in the data: another
@@ -319,14 +360,4 @@ fn next_batch(bytes: &[u8], offset: u64) -> Result<Scanned, EntryError> {
             && bytes[..to_next.min(bytes.len())].iter().all(|&byte| byte == 0);
         if padding { Ok(Scanned::Padding(to_next)) } else { Err(why) }
     })
-}
-
-/// Reads into memory that starts at a multiple of [`BLOCK_ALIGN`].
-fn aligned_read(blob: &dyn Blob, offset: u64, len: usize) -> Result<Bytes, ReadError> {
-    let mut bytes = BytesMut::with_capacity(len + BLOCK_ALIGN as usize);
-    let spare = bytes.spare_capacity_mut().as_ptr();
-    let pad = spare.align_offset(BLOCK_ALIGN as usize).min(BLOCK_ALIGN as usize);
-    bytes.resize(pad + len, 0);
-    blob.read_at(&mut bytes[pad..], offset)?;
-    Ok(bytes.freeze().slice(pad..))
 }

@@ -4,15 +4,25 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::*;
 use gapless_core::{Message, Position, Seq, Timestamp, TopicId};
-use gapless_journal::faulty::FaultyFs;
+use gapless_journal::faulty::{FaultyFs, Times};
 use gapless_journal::fs::DiskFs;
-use gapless_journal::JournalOptions;
+use gapless_journal::{JournalOptions, PatternReader, ReadError};
 
 const K: u64 = COMPACTED;
+
+/// Nothing stays in memory, so that all reads show what the collector left.
+fn open(fs: &FaultyFs) -> Store {
+    try_open_with(&folder(fs), no_tail(), false).unwrap()
+}
+
+fn no_tail() -> JournalOptions {
+    JournalOptions { tail_bytes: 0, ..JournalOptions::small() }
+}
 
 fn collect_all(store: &Store) {
     for round in 0.. {
@@ -68,7 +78,7 @@ fn mostly_dead_segment_is_written_anew_and_numbers_stay() {
     let fs = FaultyFs::new(2);
     let store = open(&fs);
     for _ in 0..20 {
-        store.fill(1, 1, 1000);
+        store.fill(1, 1, 1500);
         store.fill(2, 1, 1000);
     }
     store.seal();
@@ -246,8 +256,7 @@ fn seal_of_nothing_but_the_dead_makes_no_segment() {
 #[test]
 fn follower_passes_what_left_no_segment() {
     let fs = FaultyFs::new(10);
-    let options = JournalOptions { tail_bytes: 0, ..JournalOptions::small() };
-    let store = try_open_with(&folder(&fs), options, false).unwrap();
+    let store = open(&fs);
     store.fill(1, 3, 100);
     store.seal();
     store.fill(2, 3, 100);
@@ -264,17 +273,39 @@ fn follower_passes_what_left_no_segment() {
     assert!(read(&[]).is_empty());
 }
 
+/// Two dead batches of a topic become one hole; what another topic published between them
+/// must not be taken for a part of it.
+#[test]
+fn follower_loses_nothing_that_lies_between_the_parts_of_a_hole() {
+    let fs = FaultyFs::new(15);
+    let store = open(&fs);
+    store.publish(K, keyed("a", "1"));
+    store.fill(1, 2, 100);
+    store.publish(K, keyed("a", "2"));
+    store.publish(K, keyed("a", "3"));
+    store.seal();
+    for bytes_max in [1, 10_000] {
+        let batches = store.follow(Position(0), &[1, K], || bytes_max);
+        let found: Vec<u64> = batches
+            .iter()
+            .flat_map(|batch| batch.records().map(|record| batch.position_of(&record).0))
+            .collect();
+        assert_eq!(found, [2, 3, 5]);
+    }
+}
+
 #[test]
 fn failed_collecting_is_tried_again() {
     let fs = FaultyFs::new(11);
     let store = open(&fs);
-    store.fill(1, 20, 1000);
+    store.fill(1, 20, 1500);
     store.fill(2, 20, 1000);
     store.seal();
     store.delete(1);
     store.journal.flush();
-    fs.fail_write(1, std::io::ErrorKind::Other, gapless_journal::faulty::Times::Once);
+    fs.fail_write(1, std::io::ErrorKind::Other, Times::UntilDisarmed);
     assert!(store.journal.keep(&*store.topics, store.now).is_err());
+    fs.disarm();
     let before = data_bytes(&store);
     collect_all(&store);
     assert!(data_bytes(&store) < before);
@@ -314,7 +345,7 @@ fn reader_goes_on_while_its_segments_are_rewritten() {
 fn readers_on_threads_go_on_while_segments_are_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let folder = folder_on(Arc::new(DiskFs), dir.path());
-    let options = JournalOptions { recovery_threads: 2, tail_bytes: 0, ..JournalOptions::small() };
+    let options = JournalOptions { recovery_threads: 2, ..no_tail() };
     let store = try_open_with(&folder, options, true).unwrap();
     for _ in 0..10 {
         for topic in 1..=3 {
@@ -322,7 +353,7 @@ fn readers_on_threads_go_on_while_segments_are_rewritten() {
         }
         store.seal();
     }
-    let done = std::sync::atomic::AtomicU64::new(0);
+    let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for topic in 1..=3 {
             let (store, done) = (&store, &done);
@@ -331,13 +362,13 @@ fn readers_on_threads_go_on_while_segments_are_rewritten() {
                     assert_eq!(store.read(topic, 1).len(), 50);
                     assert_eq!(store.follow(Position(0), &[topic], || 2000).len(), 50);
                 }
-                done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                done.fetch_add(1, Ordering::SeqCst);
             });
         }
         eventually(|| {
             store.compact();
             collect_all(&store);
-            done.load(std::sync::atomic::Ordering::SeqCst) == 3
+            done.load(Ordering::SeqCst) == 3
         });
     });
     store.close();
@@ -346,8 +377,7 @@ fn readers_on_threads_go_on_while_segments_are_rewritten() {
 #[test]
 fn times_bytes_and_positions_are_found() {
     let fs = FaultyFs::new(13);
-    let options = JournalOptions { tail_bytes: 0, ..JournalOptions::small() };
-    let mut store = try_open_with(&folder(&fs), options, false).unwrap();
+    let mut store = open(&fs);
     let start = store.now;
     let mut positions = Vec::new();
     for index in 0..60 {
@@ -389,8 +419,7 @@ fn times_bytes_and_positions_are_found() {
 #[test]
 fn damaged_block_is_told_at_reading_and_nothing_is_left_out() {
     let fs = FaultyFs::new(14);
-    let options = JournalOptions { tail_bytes: 0, ..JournalOptions::small() };
-    let store = try_open_with(&folder(&fs), options.clone(), false).unwrap();
+    let store = open(&fs);
     for topic in 1..=3 {
         store.fill(topic, 20, 500);
     }
@@ -401,15 +430,15 @@ fn damaged_block_is_told_at_reading_and_nothing_is_left_out() {
     let needle = body(2, 10, 500);
     let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
     fs.flip_bit(&data, at as u64 + 100, 6);
-    let store = try_open_with(&folder(&fs), options, false).unwrap();
+    let store = open(&fs);
     assert_eq!(store.seqs(1).len(), 20);
     assert_eq!(store.seqs(3).len(), 20);
     let read = store.try_read(2, 1, 1000);
-    assert!(matches!(read, Err(gapless_journal::ReadError::Damaged { .. })), "{read:?}");
+    assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}");
     // A follower gets what lies before, then the error, again and again, and no step
     // beyond it.
     let wanted: Arc<dyn Fn(TopicId) -> bool + Send + Sync> = Arc::new(|_| true);
-    let mut reader = gapless_journal::PatternReader::new(Position(0));
+    let mut reader = PatternReader::new(Position(0));
     let mut found = 0;
     let mut errors = 0;
     for _ in 0..100 {
@@ -422,7 +451,7 @@ fn damaged_block_is_told_at_reading_and_nothing_is_left_out() {
                 found += parts.len();
             }
             Err(error) => {
-                assert!(matches!(error, gapless_journal::ReadError::Damaged { .. }));
+                assert!(matches!(error, ReadError::Damaged { .. }));
                 errors += 1;
             }
         }

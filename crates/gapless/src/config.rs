@@ -1,0 +1,274 @@
+//! Configuration: defaults, then a file, then the environment, then flags.
+//!
+//! Every key is a row of one table, with its default and what it means; so `gapless config`
+//! can show what is in force and where each value came from, and a key that does not exist
+//! is an error with a suggestion. Values are kept as text and read by type where they are
+//! used: whoever set a bad one is told which key, which value and from where.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A key: its name, its default, and what it means.
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) help: &'static str,
+}
+
+macro_rules! keys {
+    ($($name:literal = $default:literal, $help:literal;)+) => {
+        /// All keys, in the order in which they are shown.
+        pub(crate) const KEYS: &[Key] =
+            &[$(Key { name: $name, default: $default, help: $help }),+];
+    };
+}
+
+keys! {
+    "data" = "gapless-data", "the data folder";
+    "native.listen" = "127.0.0.1:4281", "address of the native door; empty for none";
+    "native.unix" = "auto", "Unix socket of the native door; auto is gapless.sock in the data \
+        folder, empty for none";
+    "native.connections_max" = "10000", "most connections at the same time";
+    "native.subscriptions_max" = "10000", "most subscriptions of one connection";
+    "native.frame_bytes_max" = "4194304", "largest frame in bytes, at most 4194304";
+    "native.in_flight_bytes_max" = "16777216", "bytes of one connection that wait for an ack";
+    "native.in_flight_total_bytes_max" = "268435456", "the same for all connections together";
+    "native.hello_timeout_ms" = "5000", "how long a connection may take to say hello";
+    "native.idle_timeout_ms" = "120000", "how long a connection may say nothing; 0 for ever";
+    "native.drain_ms" = "5000", "how long connections get to finish at shutdown";
+    "journal.tail_bytes" = "67108864", "bytes of the newest messages kept in memory";
+    "journal.seal_bytes" = "67108864", "bytes of log after which a segment is written";
+    "journal.recovery_threads" = "2", "threads that read history";
+    "limits.topics_max" = "10000000", "most topics";
+    "limits.subscriptions_max" = "1000000", "most subscriptions";
+    "limits.message_bytes_max" = "4128768", "largest message in bytes";
+    "limits.recovery_bytes_max" = "268435456", "bytes of history in memory for all who recover";
+    "limits.mailbox_bytes_max" = "8388608", "bytes that wait for a subscriber of volatile subjects";
+    "durability" = "flushed", "default durability: memory, written or flushed";
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Default,
+    File(PathBuf),
+    Environment(String),
+    Flag,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag => f.write_str("flag"),
+        }
+    }
+}
+
+/// Why the configuration cannot be used. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("{from}: there is no key `{key}`{}", suggestion(.nearest))]
+    UnknownKey { key: String, from: Source, nearest: Option<&'static str> },
+    #[error("{key} = {value:?} ({from}) cannot be used: {why}")]
+    BadValue { key: &'static str, value: String, from: Source, why: String },
+    #[error("cannot read {}: {source}", .path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{} is no TOML: {why}", .path.display())]
+    Syntax { path: PathBuf, why: String },
+    #[error("`{0}` is no setting; write it as key=value")]
+    NoPair(String),
+}
+
+fn suggestion(nearest: &Option<&'static str>) -> String {
+    nearest.map_or_else(
+        || "; `gapless config` lists all keys".to_owned(),
+        |name| format!("; did you mean `{name}`?"),
+    )
+}
+
+/// Every value in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    values: BTreeMap<&'static str, (String, Source)>,
+}
+
+impl Config {
+    /// Puts the layers together.
+    pub(crate) fn load(
+        file: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+        flags: &[String],
+    ) -> Result<Self, ConfigError> {
+        let default = |key: &Key| (key.name, (key.default.to_owned(), Source::Default));
+        let mut config = Self { values: KEYS.iter().map(default).collect() };
+        if let Some(path) = file {
+            config.add_file(path)?;
+        }
+        for (name, value) in environment {
+            // Only what could be a key is looked at: other programs use the prefix too.
+            let key = name.strip_prefix("GAPLESS_").map(|rest| rest.to_ascii_lowercase());
+            let known = key.and_then(|key| {
+                KEYS.iter().find(|each| each.name.replace('.', "_") == key)
+            });
+            if let Some(key) = known {
+                config.values.insert(key.name, (value, Source::Environment(name)));
+            }
+        }
+        for flag in flags {
+            let (key, value) =
+                flag.split_once('=').ok_or_else(|| ConfigError::NoPair(flag.clone()))?;
+            config.set(key.trim(), value.trim().to_owned(), Source::Flag)?;
+        }
+        Ok(config)
+    }
+
+    fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            ConfigError::Syntax { path: path.to_owned(), why: error.message().to_owned() }
+        })?;
+        self.add_table("", &table, path)
+    }
+
+    fn add_table(&mut self, above: &str, table: &toml::Table, path: &Path) -> Result<(), ConfigError> {
+        for (name, value) in table {
+            let key = format!("{above}{name}");
+            match value {
+                toml::Value::Table(inner) => self.add_table(&format!("{key}."), inner, path)?,
+                toml::Value::String(text) => self.set(&key, text.clone(), file(path))?,
+                other => self.set(&key, other.to_string(), file(path))?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set(&mut self, key: &str, value: String, from: Source) -> Result<(), ConfigError> {
+        let Some(known) = KEYS.iter().find(|each| each.name == key) else {
+            let nearest = nearest(key);
+            return Err(ConfigError::UnknownKey { key: key.to_owned(), from, nearest });
+        };
+        self.values.insert(known.name, (value, from));
+        Ok(())
+    }
+
+    /// The text of a key, and where it came from.
+    pub(crate) fn text(&self, key: &'static str) -> &str {
+        &self.values[key].0
+    }
+
+    pub(crate) fn source(&self, key: &'static str) -> &Source {
+        &self.values[key].1
+    }
+
+    /// The value of a key, read as what it is used for.
+    pub(crate) fn get<T: FromStr>(&self, key: &'static str) -> Result<T, ConfigError>
+    where
+        T::Err: fmt::Display,
+    {
+        let (value, from) = &self.values[key];
+        value.parse().map_err(|error: T::Err| ConfigError::BadValue {
+            key,
+            value: value.clone(),
+            from: from.clone(),
+            why: error.to_string(),
+        })
+    }
+
+    /// As [`Config::get`], with a word for what is wrong.
+    pub(crate) fn bad(&self, key: &'static str, why: &str) -> ConfigError {
+        let (value, from) = self.values[key].clone();
+        ConfigError::BadValue { key, value, from, why: why.to_owned() }
+    }
+}
+
+fn file(path: &Path) -> Source {
+    Source::File(path.to_owned())
+}
+
+/// The key that was most likely meant.
+fn nearest(wrong: &str) -> Option<&'static str> {
+    let last = |name: &'static str| name.rsplit('.').next().unwrap_or(name);
+    let distance = |key: &Key| {
+        strsim::damerau_levenshtein(key.name, wrong)
+            .min(strsim::damerau_levenshtein(last(key.name), wrong))
+    };
+    let best = KEYS.iter().min_by_key(|key| distance(key))?;
+    (distance(best) <= 3).then_some(best.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file_with(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn load(file: Option<&Path>, env: &[(&str, &str)], flags: &[&str]) -> Result<Config, ConfigError> {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Config::load(file, env, &flags)
+    }
+
+    #[test]
+    fn flags_win_over_environment_over_file_over_default() {
+        let file = file_with("data = 'f'\n[native]\nlisten = 'f:1'\nconnections_max = 7\n");
+        let env = [("GAPLESS_NATIVE_LISTEN", "e:1"), ("GAPLESS_DATA", "e"), ("GAPLESS_OTHER", "x")];
+        let config = load(Some(file.path()), &env, &["data=flag"]).unwrap();
+        assert_eq!(config.text("data"), "flag");
+        assert_eq!(config.text("native.listen"), "e:1");
+        assert_eq!(config.get::<u32>("native.connections_max").unwrap(), 7);
+        assert_eq!(config.text("durability"), "flushed");
+        assert_eq!(*config.source("data"), Source::Flag);
+        assert!(matches!(config.source("native.connections_max"), Source::File(_)));
+        assert_eq!(config.source("native.listen").to_string(), "environment GAPLESS_NATIVE_LISTEN");
+        assert_eq!(*config.source("durability"), Source::Default);
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_a_suggestion() {
+        let file = file_with("[native]\nlisen = 'x'\n");
+        let error = load(Some(file.path()), &[], &[]).unwrap_err().to_string();
+        assert!(error.contains("did you mean `native.listen`?"), "{error}");
+        let error = load(None, &[], &["zebra=1"]).unwrap_err().to_string();
+        assert!(error.contains("`gapless config` lists all keys"), "{error}");
+    }
+
+    #[test]
+    fn a_bad_value_names_key_value_and_source() {
+        let config = load(None, &[("GAPLESS_NATIVE_DRAIN_MS", "soon")], &[]).unwrap();
+        let error = config.get::<u64>("native.drain_ms").unwrap_err().to_string();
+        assert!(error.contains("native.drain_ms"), "{error}");
+        assert!(error.contains("soon") && error.contains("GAPLESS_NATIVE_DRAIN_MS"), "{error}");
+    }
+
+    #[test]
+    fn rubbish_in_the_file_is_told() {
+        let file = file_with("data = ");
+        assert!(matches!(load(Some(file.path()), &[], &[]), Err(ConfigError::Syntax { .. })));
+        let missing = Path::new("does-not-exist.toml");
+        assert!(matches!(load(Some(missing), &[], &[]), Err(ConfigError::Read { .. })));
+        assert!(matches!(load(None, &[], &["data"]), Err(ConfigError::NoPair(_))));
+    }
+
+    #[test]
+    fn every_default_can_be_read_and_every_key_is_explained() {
+        let config = load(None, &[], &[]).unwrap();
+        for key in KEYS {
+            assert!(!key.help.is_empty(), "{}", key.name);
+            let number = key.name.ends_with("_max") || key.name.ends_with("_ms");
+            if number {
+                config.get::<u64>(key.name).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The one list of frame kinds.
+//!
+//! A number once given is never given to another kind. Each family has sixteen numbers of its
+//! own, so that it can grow; groups and jobs have theirs already, though nothing here decodes
+//! them yet. 240 to 255 are for private trials and will never have a meaning.
+
+/// Who may send a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Only clients.
+    Client,
+    /// Only servers.
+    Server,
+    /// Clients and servers.
+    Both,
+}
+
+impl Side {
+    /// Whether a client may send it.
+    pub fn is_clients(self) -> bool {
+        self != Self::Server
+    }
+
+    /// Whether a server may send it.
+    pub fn is_servers(self) -> bool {
+        self != Self::Client
+    }
+
+    /// The word in the documentation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+            Self::Both => "both",
+        }
+    }
+}
+
+macro_rules! kinds {
+    ($($number:literal $name:ident $side:ident $doc:literal,)+) => {
+        /// What a frame is about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum Kind {
+            $(#[doc = $doc] $name = $number,)+
+        }
+
+        impl Kind {
+            /// Every kind, in the order of the numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// The kind of this number, if there is one.
+            pub fn from_number(number: u8) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)+ _ => None }
+            }
+
+            /// The number on the wire; never reused.
+            pub fn number(self) -> u8 {
+                self as u8
+            }
+
+            /// Its name; never reused.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),+ }
+            }
+
+            /// Who sends it.
+            pub fn side(self) -> Side {
+                match self { $(Self::$name => Side::$side),+ }
+            }
+        }
+    };
+}
+
+// Append only, within the family's sixteen numbers.
+kinds! {
+    1 Hello Client "The first frame of a connection: who comes, and what it understands.",
+    2 Welcome Server "The answer to a hello: what holds on this connection.",
+    3 Error Server "Something asked for was refused or failed.",
+    4 Ping Both "Is somebody there?",
+    5 Pong Both "The answer to a ping.",
+    6 Drain Server "Finish what is under way and come back later, or elsewhere.",
+    7 Bye Both "The last frame of a connection that ends well.",
+
+    16 TopicCreate Client "Makes a topic.",
+    17 TopicConfigure Client "Gives a topic other settings.",
+    18 TopicDescribe Client "Asks what a topic is and holds.",
+    19 TopicList Client "Asks for the topics that match a pattern.",
+    20 TopicDelete Client "Removes a topic with all its messages.",
+    21 TopicPurge Client "Removes the older messages of a topic.",
+    22 TopicInfo Server "What a topic is and holds.",
+    23 TopicInfos Server "What several topics are and hold.",
+    24 Done Server "What was asked for is done.",
+
+    32 Publish Client "Messages for one topic.",
+    33 PublishAck Server "What became of a publish or a commit.",
+    34 Commit Client "Messages for several topics, and cells: all or nothing.",
+    35 CancelDelayed Client "Takes a delayed message back.",
+    36 Cancelled Server "Whether a delayed message could be taken back.",
+
+    48 Subscribe Client "Follows a topic or a pattern (recovery request).",
+    49 Subscribed Server "A subscription is made.",
+    50 Unsubscribe Client "Ends a subscription.",
+    51 Unsubscribed Server "A subscription is ended; nothing of it comes any more.",
+    52 Messages Server "Messages of one topic, history or live.",
+    53 RecoveryResponse Server "History from here to there comes next.",
+    54 RecoveryComplete Server "History is done; what comes now is live.",
+    55 Gap Server "Numbers that will not come, and why.",
+    56 Credit Client "Allows more to be sent to a subscription.",
+    57 Ended Server "The server ended a subscription.",
+
+    64 Get Client "Asks for the newest message of a key.",
+    65 Read Client "Asks for the message of a seq.",
+    66 Found Server "A message.",
+    67 NotFound Server "There is no such message, or no more.",
+    68 CellRead Client "Asks for the value of a cell.",
+    69 CellValue Server "The value of a cell.",
+    70 Clients Client "Asks who is connected.",
+    71 ClientList Server "Who is connected.",
+    72 Stats Client "Asks for numbers about the server.",
+    73 StatsText Server "Numbers about the server, as JSON.",
+
+    80 GroupJoin Client "Reserved: becomes a member of a group.",
+    81 GroupJoined Server "Reserved: the answer to a join.",
+    82 GroupLeave Client "Reserved: is a member no longer.",
+    83 GroupLeft Server "Reserved: the answer to a leave.",
+    84 GroupMessages Server "Reserved: leased messages.",
+    85 GroupAck Client "Reserved: leased messages are done.",
+    86 GroupNack Client "Reserved: leased messages are to come again.",
+    87 GroupExtend Client "Reserved: leases are to last longer.",
+    88 GroupTerminate Client "Reserved: leased messages are to go to the dead letters.",
+    89 GroupStep Client "Reserved: acks, publishes and cells in one step.",
+    90 GroupDone Server "Reserved: the answer to ack, nack, extend, terminate and step.",
+    91 GroupCredit Client "Reserved: allows more to be leased.",
+
+    96 JobClientHello Client "Reserved: a client of jobs, with its cap.",
+    97 JobWorkerHello Client "Reserved: a worker, with its pattern.",
+    98 JobSubmit Client "Reserved: a job to be done.",
+    99 JobAssign Server "Reserved: a job for a worker.",
+    100 JobAck Both "Reserved: a job was taken, or done, with its result.",
+    101 JobResult Server "Reserved: the result of a job for its client.",
+    102 JobCancel Both "Reserved: a job is not wanted any more.",
+    103 JobProgress Both "Reserved: how far a job is.",
+    104 JobCredit Client "Reserved: how many jobs a worker would take.",
+}
+
+impl Kind {
+    /// Whether the number is only kept for later: no version has such a verb yet.
+    pub fn is_reserved(self) -> bool {
+        self.number() >= Self::GroupJoin.number()
+    }
+}

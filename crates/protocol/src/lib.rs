@@ -1,0 +1,65 @@
+//! The native protocol of gapless: bytes to values and back.
+//!
+//! A [`Frame`] is the envelope (requirement E2), a [`Verb`] is what is in it. Both go both
+//! ways in one place, so that a client, a door and a test cannot disagree. `docs/protocol.md`
+//! shows every byte; `docs/protocol-vectors.json` has an example of each verb.
+//!
+//! ```
+//! use bytes::BytesMut;
+//! use gapless_protocol::{Decoder, FrameLimit, Ids, Ping, Verb};
+//!
+//! let ping = Verb::from(Ping { echo: "hello".into() });
+//! let mut wire = BytesMut::new();
+//! ping.encode(Ids::question([7; 16]), FrameLimit::MAX, &mut wire)?;
+//!
+//! let frame = Decoder::new(FrameLimit::MAX).decode(&mut wire)?.expect("it is all there");
+//! assert_eq!(frame.msg_id, [7; 16]);
+//! assert_eq!(Verb::decode(&frame)?, ping);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Nothing here opens a socket, waits, or knows a default of the broker: what comes in is
+//! whole and checked, or it is refused with a number of the one list ([`ErrorCode`]).
+//! Memory is taken for what has arrived, never for what a length promises.
+#![no_std]
+
+extern crate alloc;
+
+mod errors;
+mod frame;
+mod kind;
+mod pack;
+mod split;
+mod verb;
+pub mod verbs;
+mod wire;
+
+pub use errors::ErrorCode;
+pub use frame::{
+    Decoder, FRAME_BYTES_MAX, FRAME_BYTES_MIN, FRAME_HEAD_BYTES, Frame, FrameError, FrameLimit,
+    Head, Ids, SUBJECT_BYTES_MAX,
+};
+pub use kind::{Kind, Side};
+pub use pack::cut_messages;
+pub use split::{SplitError, SplitLimit, cut, split};
+pub use verb::{EncodeError, Verb, VerbError};
+pub use verbs::follow::{
+    Credit, Ended, GapCode, GapNotice, Messages, Place, PlaceRange, RecoveryComplete,
+    RecoveryResponse, StartFrom, Subscribe, Subscribed, Token, Unsubscribe, Unsubscribed,
+};
+pub use verbs::lookup::{
+    CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,
+    NotFound, Read, Stats, StatsText,
+};
+pub use verbs::publish::{
+    CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Known, PartAccepted, PartAck, Publish,
+    PublishAck, Rejection,
+};
+pub use verbs::session::{
+    Bye, Drain, DrainReason, ErrorAnswer, Features, Hello, Limits, Ping, Pong, VERSION, Welcome,
+};
+pub use verbs::topics::{
+    Done, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfo, TopicInfos, TopicList,
+    TopicPurge,
+};
+pub use wire::NUMBER_MAX;

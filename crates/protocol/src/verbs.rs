@@ -1,0 +1,7 @@
+//! The verbs, one file per family, each with its fields, their reading and their writing.
+
+pub mod follow;
+pub mod lookup;
+pub mod publish;
+pub mod session;
+pub mod topics;

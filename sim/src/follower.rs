@@ -1,0 +1,312 @@
+//! Somebody who follows a topic or a pattern, and what it must and must not be handed.
+//!
+//! Per topic: each seq once, ascending, without a hole but for true gap notices and numbers
+//! that a delivery accounts for and that have a reason to be missing; never one that is
+//! gone; with exactly the bytes that were sent. For a pattern also: in the order of
+//! positions. When it has to wait it has seen everything that may be seen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use gapless_broker::{Delivery, FollowError, GapNotice, Messages, Subscription};
+use gapless_core::{GapReason, Pattern, Timestamp};
+
+use crate::model::TopicKey;
+use crate::world::{Checked, Flag, World, broken, ensure};
+
+/// Where a follower stands: the next seq of each topic; one where nothing is noted.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    pub next: BTreeMap<TopicKey, u64>,
+}
+
+impl Place {
+    /// The next seq of a topic.
+    pub fn next(&self, topic: TopicKey) -> u64 {
+        self.next.get(&topic).copied().unwrap_or(1)
+    }
+}
+
+/// How its first delivery may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Exactly at its place.
+    Exact,
+    /// At or before its place, with numbers that are not there and no message before this
+    /// time.
+    Time(Timestamp),
+    /// A gap may begin before its place: nobody knows any more how many were in it.
+    Token,
+}
+
+/// A follower.
+pub struct Follower {
+    pub number: u64,
+    pub pattern: Pattern,
+    pub subscription: Subscription,
+    pub flag: Arc<Flag>,
+    /// The one topic it follows by its seqs.
+    pub topic: Option<TopicKey>,
+    pub place: Place,
+    pub begin: Begin,
+    /// Up to this seq only the newest of each key come.
+    pub newest_to: u64,
+    /// It must be told first that what it saw was lost.
+    pub owed_epoch: bool,
+    /// It may be told so.
+    pub may_epoch: bool,
+    pub last_position: u64,
+    /// It had nothing left to hand out then, so nothing it hands out was gone by then.
+    pub idle_time: Timestamp,
+    pub idle_floors: BTreeMap<TopicKey, u64>,
+    pub waiting: bool,
+    pub live: bool,
+}
+
+/// What came of asking a follower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It was handed something.
+    Got,
+    /// It waits.
+    Waits,
+    /// It is over.
+    Over,
+}
+
+impl World {
+    /// Asks a follower for its next step and checks what it is handed.
+    pub fn poll_follower(&mut self, follower: &mut Follower) -> Checked<Step> {
+        let waker = Waker::from(Arc::clone(&follower.flag));
+        let woken = follower.flag.take();
+        let waited = std::mem::replace(&mut follower.waiting, false);
+        let polled = follower.subscription.poll_next(&mut Context::from_waker(&waker));
+        let number = follower.number;
+        self.observe()?;
+        let delivery = match polled {
+            Poll::Pending => {
+                follower.waiting = true;
+                follower.idle_time = self.time();
+                follower.idle_floors = self.floors.clone();
+                self.check_has_all(follower)?;
+                return Ok(Step::Waits);
+            }
+            Poll::Ready(Err(error)) => return self.follow_ended(follower, &error),
+            Poll::Ready(Ok(delivery)) => delivery,
+        };
+        if follower.owed_epoch {
+            let told = matches!(&delivery, Delivery::Gap(gap) if gap.reason == GapReason::Epoch);
+            ensure(told, || {
+                format!("follower {number} had seen what a crash took back and was not told")
+            })?;
+        }
+        match &delivery {
+            Delivery::Recovering { from, to } => {
+                self.note(format_args!("  f{number} recovers {from}..{to}"));
+                follower.live = false;
+            }
+            Delivery::Live => {
+                self.note(format_args!("  f{number} is live"));
+                follower.live = true;
+            }
+            Delivery::Messages(messages) => {
+                ensure(woken || !waited, || {
+                    format!("follower {number} waited for what came and was not woken")
+                })?;
+                self.check_messages(follower, messages)?;
+            }
+            Delivery::Gap(gap) => self.check_gap(follower, gap)?,
+        }
+        Ok(Step::Got)
+    }
+
+    fn follow_ended(&mut self, follower: &mut Follower, error: &FollowError) -> Checked<Step> {
+        let number = follower.number;
+        self.note(format_args!("  f{number} ends: {error}"));
+        let is_deleted = follower.topic.is_some_and(|key| {
+            self.now.topics.get(&key).is_none_or(|topic| topic.deleted)
+        });
+        match error {
+            FollowError::Deleted(_) if is_deleted => Ok(Step::Over),
+            FollowError::Read(_) if self.is_down() => Ok(Step::Waits),
+            other => broken(format!("follower {number} of {} ended: {other}", follower.pattern)),
+        }
+    }
+
+    /// When it waits it has seen everything that may be seen.
+    fn check_has_all(&self, follower: &Follower) -> Checked {
+        let number = follower.number;
+        ensure(!follower.owed_epoch, || format!("follower {number} was not told of a loss"))?;
+        ensure(follower.live, || format!("follower {number} waits but was not told it is live"))?;
+        for (key, topic) in self.now.living().filter(|(_, each)| follower.pattern.matches(&each.name)) {
+            if follower.topic.is_some_and(|one| one != key) {
+                continue;
+            }
+            let (next, visible) = (follower.place.next(key), self.visible[&key]);
+            ensure(next == visible + 1, || {
+                format!(
+                    "follower {number} of {} waits at {next} of {}, but {visible} may be seen",
+                    follower.pattern, topic.name
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The topic a delivery is about: usually the one of that name; one that was deleted
+    /// may still be on its way.
+    fn topic_of(&self, follower: &Follower, name: &gapless_core::TopicName, from: u64) -> Option<TopicKey> {
+        if follower.topic.is_some() {
+            return follower.topic;
+        }
+        let named = self.now.topics.iter().rev().filter(|(_, topic)| topic.name == *name);
+        let keys: Vec<TopicKey> = named.map(|(key, _)| *key).collect();
+        let fits = keys.iter().find(|key| follower.place.next(**key) == from);
+        fits.or(keys.first()).copied()
+    }
+
+    fn check_messages(&mut self, follower: &mut Follower, messages: &Messages) -> Checked {
+        let (number, now) = (follower.number, self.time());
+        let (from, to) = (messages.from().0, messages.to().0);
+        let name = messages.topic().clone();
+        let Some(key) = self.topic_of(follower, &name, from) else {
+            return broken(format!("follower {number} got messages of unknown topic {name}"));
+        };
+        let next = follower.place.next(key);
+        let story = || format!("follower {number} of {}, topic {name}", follower.pattern);
+        let begins_well = match follower.begin {
+            Begin::Time(_) => from <= next,
+            Begin::Exact | Begin::Token => from == next,
+        };
+        ensure(begins_well && from <= to, || format!("{}: {from}..{to} after {next}", story()))?;
+        let mut delivered = messages.iter().peekable();
+        let mut line = String::new();
+        for seq in from..=to {
+            let Some(accepted) = self.now.topics[&key].at(seq).cloned() else {
+                return broken(format!("{}: seq {seq} was never accepted", story()));
+            };
+            let Some(found) = delivered.next_if(|each| each.seq.0 == seq) else {
+                let topic = &self.now.topics[&key];
+                let is_older = seq <= follower.newest_to && {
+                    let newest = accepted.message.key.as_ref().and_then(|each| topic.newest(each));
+                    newest.is_none_or(|(newest, each)| newest != seq || each.is_tombstone())
+                };
+                let before = matches!(follower.begin, Begin::Time(time) if accepted.time < time);
+                let absent = topic.may_be_absent(seq, now) || is_older || before;
+                ensure(absent, || format!("{}: {seq} of {from}..{to} is missing", story()))?;
+                continue;
+            };
+            line.push_str(&format!(" {seq}@{}", found.position));
+            self.check_message(&accepted, &found).map_err(|error| {
+                crate::world::Violation(format!("{}: seq {seq}: {error}", story()))
+            })?;
+            self.check_may_come(follower, key, seq)?;
+            if follower.topic.is_none() {
+                ensure(found.position.0 > follower.last_position, || {
+                    format!("{}: position {} after {}", story(), found.position, follower.last_position)
+                })?;
+            }
+            follower.last_position = found.position.0;
+            if follower.topic.is_none() || !matches!(follower.begin, Begin::Time(_)) {
+                continue;
+            }
+            if let Begin::Time(time) = follower.begin {
+                ensure(found.time >= time, || format!("{}: seq {seq} is too old", story()))?;
+            }
+        }
+        ensure(delivered.peek().is_none(), || {
+            format!("{}: {:?} is out of {from}..{to}", story(), delivered.peek().map(|each| each.seq))
+        })?;
+        follower.place.next.insert(key, to + 1);
+        follower.begin = Begin::Exact;
+        self.note(format_args!("  f{number} {name} {from}..{to}:{line}"));
+        Ok(())
+    }
+
+    /// A message is what was sent, and lies where it always lay.
+    pub fn check_message(
+        &mut self,
+        accepted: &std::rc::Rc<crate::model::Accepted>,
+        found: &gapless_broker::Delivered,
+    ) -> Checked {
+        ensure(found.message == accepted.message && found.time == accepted.time, || {
+            format!("{:?} at {} instead of {accepted:?}", found.message, found.time)
+        })?;
+        self.learn_position(accepted, found.position.0)?;
+        self.saw(accepted.commit);
+        self.counts.delivered += 1;
+        Ok(())
+    }
+
+    /// Nothing is handed out that is gone.
+    fn check_may_come(&self, follower: &Follower, key: TopicKey, seq: u64) -> Checked {
+        let topic = &self.now.topics[&key];
+        let Some(message) = topic.at(seq) else { return Ok(()) };
+        let story = |what: &str| {
+            format!("follower {} of {}: {what} seq {seq} of {}", follower.number, follower.pattern, topic.name)
+        };
+        // A follower of many may have it in hand since before it was gone.
+        let (floor, now) = if follower.topic.is_some() {
+            (self.floor(key), self.time())
+        } else {
+            (follower.idle_floors.get(&key).copied().unwrap_or(1), follower.idle_time)
+        };
+        ensure(seq >= floor, || story("below the floor came"))?;
+        ensure(!message.is_expired(now), || story("expired came"))?;
+        if follower.topic.is_some() && let Some(age) = topic.settings.retention.age {
+            ensure(message.time.after(age) > now, || story("past its age came"))?;
+        }
+        if seq <= follower.newest_to {
+            let newest = message.message.key.as_ref().and_then(|each| topic.newest(each));
+            ensure(newest.is_some_and(|(newest, _)| newest == seq), || story("superseded came"))?;
+        }
+        Ok(())
+    }
+
+    /// A gap notice is true.
+    fn check_gap(&mut self, follower: &mut Follower, gap: &GapNotice) -> Checked {
+        let number = follower.number;
+        self.note(format_args!("  f{number} {gap:?}"));
+        self.counts.gaps += 1;
+        if gap.reason == GapReason::Epoch {
+            follower.owed_epoch = false;
+            return ensure(std::mem::take(&mut follower.may_epoch), || {
+                format!("follower {number} was told of a loss that was not: {gap:?}")
+            });
+        }
+        let wrong = |why: &str| broken(format!("follower {number} of {}: {gap:?}: {why}", follower.pattern));
+        let (Some(name), Some(to)) = (&gap.topic, gap.to) else { return wrong("of what?") };
+        let from = gap.from.map(|seq| seq.0);
+        let next = from.unwrap_or_else(|| self.now.names.get(name).map_or(1, |key| follower.place.next(*key)));
+        let Some(key) = self.topic_of(follower, name, next) else { return wrong("unknown topic") };
+        let next = follower.place.next(key);
+        let begins_well = match (from, follower.begin) {
+            (Some(from), Begin::Exact) => from == next,
+            (Some(from), Begin::Time(_) | Begin::Token) => from <= next,
+            (None, _) => follower.topic.is_none(),
+        };
+        if !begins_well {
+            return wrong(&format!("it stands at {next}"));
+        }
+        let topic = &self.now.topics[&key];
+        let (floor, now) = (self.floor(key), self.time());
+        for seq in from.unwrap_or(next)..=to.0 {
+            let gone = seq < floor || topic.deleted;
+            let before = matches!(follower.begin, Begin::Time(time)
+                if topic.at(seq).is_some_and(|each| each.time < time));
+            let true_gap = match gap.reason {
+                GapReason::Compaction => gone || before || topic.may_be_absent(seq, now),
+                GapReason::Purge => gone && topic.purged > 1,
+                GapReason::Retention => gone && topic.retained,
+                _ => false,
+            };
+            if !true_gap {
+                return wrong(&format!("{seq} is there; the floor is {floor}"));
+            }
+        }
+        follower.place.next.insert(key, next.max(to.0 + 1));
+        follower.begin = Begin::Exact;
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! What happens while the disk is busy: a slow flush during which others publish, or the
+//! power goes.
+//!
+//! The disk calls the hook within every sync, before the sync takes effect. There the
+//! broker's own locks may be held, so only what never waits is done: publishing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use gapless_broker::{Atomic, Broker, ManualClock, Publishing};
+use gapless_core::{PublishOptions, TopicName};
+use gapless_journal::faulty::{CrashKind, FaultyFs};
+
+use crate::decide::Offer;
+
+/// A publish that is made up before and done later.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub names: Vec<TopicName>,
+    pub offers: Vec<Offer>,
+    pub cells: Vec<(Bytes, Option<Bytes>)>,
+    pub options: PublishOptions,
+}
+
+impl Planned {
+    /// Does it. One topic without cells goes the short way.
+    pub fn publish(&self, broker: &Broker) -> Publishing {
+        let messages = |offer: &Offer| -> Vec<_> {
+            offer.messages.iter().map(|(_, message)| message.clone()).collect()
+        };
+        if let ([offer], [name], []) = (&self.offers[..], &self.names[..], &self.cells[..]) {
+            let options = PublishOptions { expect: offer.expect, ..self.options };
+            return match &messages(offer)[..] {
+                [one] => broker.publish(name, one, &options),
+                many => broker.publish_batch(name, many, &options),
+            };
+        }
+        let mut atomic = Atomic::new();
+        for (offer, name) in self.offers.iter().zip(&self.names) {
+            atomic = match offer.expect {
+                Some(expect) => atomic.publish_if(name, &messages(offer), expect),
+                None => atomic.publish(name, &messages(offer)),
+            };
+        }
+        for (name, value) in &self.cells {
+            atomic = match value {
+                Some(value) => atomic.set_cell(name.clone(), value.clone()),
+                None => atomic.remove_cell(name.clone()),
+            };
+        }
+        broker.commit(atomic, &self.options)
+    }
+}
+
+/// What is to happen within the next syncs.
+#[derive(Default)]
+struct Script {
+    broker: Option<Broker>,
+    /// For each sync to come, what is published in it.
+    plan: VecDeque<Vec<Planned>>,
+    done: Vec<(Planned, Publishing)>,
+    /// The sync, counted down, in which everything ends.
+    crash: Option<(u64, CrashKind)>,
+    crashed: Option<CrashKind>,
+    slow: Option<(Arc<ManualClock>, Duration)>,
+}
+
+/// The hook.
+pub struct Hook {
+    fs: FaultyFs,
+    script: Mutex<Script>,
+}
+
+impl Hook {
+    /// A hook in this disk.
+    pub fn install(fs: &FaultyFs) -> Arc<Self> {
+        let hook = Arc::new(Self { fs: fs.clone(), script: Mutex::default() });
+        let weak = Arc::downgrade(&hook);
+        fs.on_sync(Some(Arc::new(move || {
+            if let Some(hook) = weak.upgrade() {
+                hook.run();
+            }
+        })));
+        hook
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut script = self.script();
+        if let Some((clock, by)) = &script.slow {
+            clock.advance(*by);
+        }
+        let planned = script.plan.pop_front().unwrap_or_default();
+        if let Some(broker) = script.broker.clone() {
+            for each in planned {
+                let publishing = each.publish(&broker);
+                script.done.push((each, publishing));
+            }
+        }
+        if let Some((left, kind)) = script.crash {
+            if left == 0 {
+                script.crash = None;
+                script.crashed = Some(kind);
+                self.fs.crash(kind);
+            } else {
+                script.crash = Some((left - 1, kind));
+            }
+        }
+    }
+
+    /// Publishes these, some in each of the syncs to come, until [`Hook::take`].
+    pub fn publish_within(&self, broker: Broker, plan: VecDeque<Vec<Planned>>) {
+        let mut script = self.script();
+        script.broker = Some(broker);
+        script.plan = plan;
+    }
+
+    /// What was published, in order; the rest of the plan is forgotten.
+    pub fn take(&self) -> Vec<(Planned, Publishing)> {
+        let mut script = self.script();
+        script.broker = None;
+        script.plan.clear();
+        std::mem::take(&mut script.done)
+    }
+
+    /// Crashes within the sync after so many.
+    pub fn crash_within(&self, after: u64, kind: CrashKind) {
+        self.script().crash = Some((after, kind));
+    }
+
+    /// Makes every sync take this long, or none.
+    pub fn slow(&self, slow: Option<(Arc<ManualClock>, Duration)>) {
+        self.script().slow = slow;
+    }
+
+    /// Whether it has crashed the disk, so that all handles are dead.
+    pub fn has_crashed(&self) -> bool {
+        self.script().crashed.is_some()
+    }
+
+    /// Forgets a crash that was or was to be; tells of one that was.
+    pub fn reset(&self) -> Option<CrashKind> {
+        let mut script = self.script();
+        script.crash = None;
+        script.crashed.take()
+    }
+}

@@ -1,0 +1,425 @@
+//! A world: a broker on a faulty disk, those who use it, and the model of what must hold.
+//!
+//! Everything happens in one thread and in the order the seed says. Futures are polled by
+//! hand with wakers that note whether they were called; the flusher and the keeper do their
+//! work when the world calls `turn`. So the same seed gives the same run.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use bytes::Bytes;
+use gapless_broker::{Broker, BrokerOptions, BrokerState, Clock, ManualClock};
+use gapless_core::{
+    Durability, Epoch, Message, Pattern, PubSubError, PublishAck, PublishOptions, Timestamp,
+    TopicName,
+};
+use gapless_journal::faulty::FaultyFs;
+
+use crate::follower::{Follower, Place};
+use crate::hook::Hook;
+use crate::model::{Accepted, Change, Commit, State, TopicKey};
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// Something that must hold does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+pub type Checked<T = ()> = Result<T, Violation>;
+
+/// Says what does not hold.
+pub fn broken<T>(story: impl Into<String>) -> Checked<T> {
+    Err(Violation(story.into()))
+}
+
+/// Checks that something holds.
+pub fn ensure(holds: bool, story: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { broken(story()) }
+}
+
+/// A waker that notes that it was called.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    /// Whether it was called since it was last asked.
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether it was called.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What somebody who waits is told in the end.
+pub enum Outcome {
+    Acks(Vec<PublishAck>),
+    Cancelled(bool),
+}
+
+pub type Answer = Pin<Box<dyn Future<Output = Result<Outcome, PubSubError>>>>;
+
+/// What an ack must say.
+#[derive(Clone, Debug)]
+pub enum ExpectedAck {
+    /// New messages with these numbers.
+    Accepted { topic: TopicKey, first: u64, last: u64 },
+    /// Messages that were there before.
+    Known { topic: TopicKey, first: u64, last: u64 },
+    Scheduled { id: u64, due: Timestamp },
+    /// Only cells, or a cancelled message.
+    Nothing,
+}
+
+/// Somebody who waits for an ack.
+pub struct Asked {
+    pub answer: Answer,
+    pub flag: Arc<Flag>,
+    pub polled: bool,
+    pub commit: Option<u64>,
+    pub wanted: Durability,
+    pub expected: Vec<ExpectedAck>,
+}
+
+/// A publish that may be sent again.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub topic: TopicName,
+    pub messages: Vec<Message>,
+    pub options: PublishOptions,
+}
+
+/// A token that somebody has kept, and where it stands by the model.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    pub token: gapless_broker::Token,
+    pub pattern: Pattern,
+    pub place: Place,
+    /// How many crashes there had been.
+    pub crashes: u64,
+    /// Whether a crash took back what it had seen.
+    pub lost: bool,
+}
+
+/// The world of one seed.
+pub struct World {
+    pub seed: u64,
+    pub step: u64,
+    pub random: Random,
+    pub plan: Plan,
+    pub trace: Trace,
+    pub clock: Arc<ManualClock>,
+    pub fs: FaultyFs,
+    pub hook: Arc<Hook>,
+    pub broker: Option<Broker>,
+    /// The state at the last opening; all of it is durable.
+    pub base: State,
+    /// What happened since.
+    pub log: Vec<Commit>,
+    /// What that comes to.
+    pub now: State,
+    pub next_serial: u64,
+    pub next_offer: u64,
+    pub next_topic: u32,
+    pub next_follower: u64,
+    /// The message at each position, for ever.
+    pub positions: BTreeMap<u64, u64>,
+    /// The topic of each number, for ever.
+    pub topic_ids: BTreeMap<u64, TopicKey>,
+    /// The first seq that may be read, as it was last seen.
+    pub floors: BTreeMap<TopicKey, u64>,
+    /// The last seq that may be read.
+    pub visible: BTreeMap<TopicKey, u64>,
+    pub followers: Vec<Follower>,
+    pub saved: Vec<Saved>,
+    pub asked: Vec<Asked>,
+    pub sent: Vec<Sent>,
+    pub crashes: u64,
+    /// The count of writes at which the disk goes down, if it was told to.
+    pub down_at: Option<u64>,
+    /// Whether the disk was made to misbehave since the last opening.
+    pub faulty: bool,
+    pub disk_limited: bool,
+    pub counts: Counts,
+}
+
+/// What a run came to; to see that it is not idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub accepted: u64,
+    pub delivered: u64,
+    pub gaps: u64,
+    pub crashes: u64,
+    pub lost: u64,
+    pub refused: u64,
+    pub duplicates: u64,
+    pub delayed: u64,
+}
+
+impl World {
+    /// A world with an empty disk.
+    pub fn new(seed: u64, print: bool) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::draw(&mut random);
+        let fs = FaultyFs::new(random.draw());
+        let hook = Hook::install(&fs);
+        Self {
+            seed,
+            step: 0,
+            plan,
+            trace: Trace::new(print),
+            clock: Arc::new(ManualClock::new(Timestamp(1_000_000))),
+            fs,
+            hook,
+            random,
+            broker: None,
+            base: State::default(),
+            log: Vec::new(),
+            now: State::default(),
+            next_serial: 0,
+            next_offer: 0,
+            next_topic: 0,
+            next_follower: 0,
+            positions: BTreeMap::new(),
+            topic_ids: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            visible: BTreeMap::new(),
+            followers: Vec::new(),
+            saved: Vec::new(),
+            asked: Vec::new(),
+            sent: Vec::new(),
+            crashes: 0,
+            down_at: None,
+            faulty: false,
+            disk_limited: false,
+            counts: Counts::default(),
+        }
+    }
+
+    pub fn options(&self) -> BrokerOptions {
+        BrokerOptions {
+            limits: self.plan.limits.clone(),
+            journal: self.plan.journal.clone(),
+            log: self.plan.log,
+            fs: Arc::new(self.fs.clone()),
+            clock: Arc::clone(&self.clock) as _,
+            epoch: Some(Epoch(self.seed ^ 0x5eed)),
+            threads: false,
+            ..BrokerOptions::new("/store")
+        }
+    }
+
+    pub fn time(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub fn broker(&self) -> Broker {
+        self.broker.clone().expect("a step begins with an open broker")
+    }
+
+    /// Whether every call to the disk fails.
+    pub fn is_down(&self) -> bool {
+        self.down_at.is_some_and(|at| self.fs.writes() >= at) || self.hook.has_crashed()
+    }
+
+    /// Whether the journal takes nothing any more.
+    pub fn is_failed(&self) -> bool {
+        self.broker.as_ref().is_none_or(|broker| broker.state() == BrokerState::Error)
+    }
+
+    /// Whether somebody may be told that the system is in trouble.
+    pub fn in_trouble(&self) -> bool {
+        self.is_down() || self.is_failed() || self.disk_limited || self.faulty
+    }
+
+    /// Whether a call that waits for the disk would wait for ever.
+    pub fn may_block(&self) -> bool {
+        self.disk_limited || self.broker.as_ref().is_some_and(|each| each.journal_stats().full)
+    }
+
+    pub fn note(&mut self, line: fmt::Arguments<'_>) {
+        let step = self.step;
+        self.trace.line(format_args!("{step}: {line}"));
+    }
+
+    /// Writes a change into the model's log.
+    pub fn commit(&mut self, change: Change, required: Durability) -> u64 {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let time = self.time();
+        let commit = Commit { serial, time, change, acked: None, required, seen: false };
+        self.now.apply(&commit);
+        self.log.push(commit);
+        serial
+    }
+
+    /// The commit of this number, if a crash could still take it.
+    pub fn commit_mut(&mut self, serial: u64) -> Option<&mut Commit> {
+        let at = self.log.binary_search_by_key(&serial, |commit| commit.serial).ok()?;
+        self.log.get_mut(at)
+    }
+
+    pub fn acked(&mut self, serial: u64, durability: Durability) {
+        if let Some(commit) = self.commit_mut(serial) {
+            commit.acked = commit.acked.max(Some(durability));
+        }
+    }
+
+    pub fn saw(&mut self, serial: u64) {
+        if let Some(commit) = self.commit_mut(serial) {
+            commit.seen = true;
+        }
+    }
+
+    /// The first seq of a topic that may be read, as far as is known.
+    pub fn floor(&self, topic: TopicKey) -> u64 {
+        self.floors.get(&topic).copied().unwrap_or(1)
+    }
+
+    /// Notes where a message lies; no two ever lie at the same place.
+    pub fn learn_position(&mut self, message: &Rc<Accepted>, position: u64) -> Checked {
+        match message.position.get() {
+            Some(known) => ensure(known == position, || {
+                format!("message {} was at position {known} and is at {position}", message.offer)
+            }),
+            None => {
+                message.position.set(Some(position));
+                match self.positions.insert(position, message.offer) {
+                    Some(other) if other != message.offer => broken(format!(
+                        "position {position} was given to message {other} and to {}",
+                        message.offer
+                    )),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Asks whether an answer is there.
+    pub fn poll_asked(&mut self, mut asked: Asked) -> Checked<Option<Asked>> {
+        let waker = Waker::from(Arc::clone(&asked.flag));
+        let woken = asked.flag.take();
+        match asked.answer.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                asked.polled = true;
+                Ok(Some(asked))
+            }
+            Poll::Ready(answer) => {
+                ensure(woken || !asked.polled, || "an ack came but its waiter was not woken".into())?;
+                self.answered(&asked, answer)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn answered(&mut self, asked: &Asked, answer: Result<Outcome, PubSubError>) -> Checked {
+        let acks = match answer {
+            Ok(Outcome::Acks(acks)) => acks,
+            Ok(Outcome::Cancelled(was)) => {
+                self.note(format_args!("  cancelled {was}"));
+                if let Some(commit) = asked.commit {
+                    self.acked(commit, Durability::Flushed);
+                }
+                return ensure(was == asked.commit.is_some(), || {
+                    format!("cancelling said {was}")
+                });
+            }
+            Err(error) => {
+                self.note(format_args!("  unconfirmed: {error}"));
+                return ensure(self.is_failed(), || {
+                    format!("an accepted publish ended with {error}, but the journal works")
+                });
+            }
+        };
+        self.note(format_args!("  {acks:?}"));
+        ensure(acks.len() == asked.expected.len(), || {
+            format!("{} acks instead of {}", acks.len(), asked.expected.len())
+        })?;
+        let mut reached = None;
+        for (ack, expected) in acks.iter().zip(&asked.expected) {
+            self.check_ack(ack, expected, asked.wanted)?;
+            if let PublishAck::Accepted(accepted) = ack {
+                reached = reached.max(Some(accepted.durability));
+            }
+        }
+        let reached = reached.unwrap_or(asked.wanted);
+        if let Some(commit) = asked.commit {
+            self.acked(commit, reached);
+        }
+        Ok(())
+    }
+
+    fn check_ack(&mut self, ack: &PublishAck, expected: &ExpectedAck, wanted: Durability) -> Checked {
+        let wrong = || broken(format!("{ack:?} instead of {expected:?}"));
+        match (ack, expected) {
+            (PublishAck::Accepted(ack), ExpectedAck::Accepted { topic, first, last }) => {
+                let fits = ack.first.0 == *first && ack.last.0 == *last && !ack.duplicate;
+                if !fits || ack.durability < wanted {
+                    return wrong();
+                }
+                let Some(model) = self.now.topics.get(topic) else { return Ok(()) };
+                let messages: Vec<_> =
+                    (*first..=*last).filter_map(|seq| model.at(seq).cloned()).collect();
+                for (back, message) in messages.iter().rev().enumerate() {
+                    self.learn_position(message, ack.position.0 - back as u64)?;
+                }
+                Ok(())
+            }
+            (PublishAck::Accepted(ack), ExpectedAck::Known { topic, first, last }) => {
+                let fits = ack.first.0 == *first && ack.last.0 == *last && ack.duplicate;
+                if !fits || ack.durability < wanted {
+                    return wrong();
+                }
+                self.counts.duplicates += 1;
+                // What it tells of is as durable as the ack says, too.
+                let model = &self.now.topics[topic];
+                let known = [*first, *last].map(|seq| model.at(seq).map(|each| each.commit));
+                for serial in known.into_iter().flatten() {
+                    self.acked(serial, ack.durability);
+                }
+                Ok(())
+            }
+            (PublishAck::Scheduled { id, due }, ExpectedAck::Scheduled { id: seq, due: at }) => {
+                if id.0 == *seq && due == at { Ok(()) } else { wrong() }
+            }
+            (PublishAck::Accepted(_), ExpectedAck::Nothing) => Ok(()),
+            _ => wrong(),
+        }
+    }
+
+    /// Asks all who wait whether their answer is there.
+    pub fn poll_all_asked(&mut self) -> Checked {
+        for asked in std::mem::take(&mut self.asked) {
+            if let Some(asked) = self.poll_asked(asked)? {
+                self.asked.push(asked);
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of all cells there may be.
+    pub fn cell_names() -> impl Iterator<Item = Bytes> {
+        (0..4_u8).map(|number| Bytes::from(format!("cell-{number}")))
+    }
+}
