@@ -180,6 +180,7 @@ impl World {
             Begin::Exact | Begin::Token => from == next,
         };
         ensure(begins_well && from <= to, || format!("{}: {from}..{to} after {next}", story()))?;
+        if std::env::var("SIMDBG").is_ok() { for d in messages.iter() { println!("    dbg {} {}@{} t{} {:?} key {:?}", name, d.seq, d.position, d.time, d.message.body.as_ref().map(|b| String::from_utf8_lossy(&b[..b.len().min(10)]).into_owned()), d.message.key); } }
         let mut delivered = messages.iter().peekable();
         let mut line = String::new();
         for seq in from..=to {
@@ -208,9 +209,6 @@ impl World {
                 })?;
             }
             follower.last_position = found.position.0;
-            if follower.topic.is_none() || !matches!(follower.begin, Begin::Time(_)) {
-                continue;
-            }
             if let Begin::Time(time) = follower.begin {
                 ensure(found.time >= time, || format!("{}: seq {seq} is too old", story()))?;
             }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use gapless_broker::{Atomic, Broker, ManualClock, Publishing};
-use gapless_core::{PublishOptions, TopicName};
+use gapless_broker::{Atomic, Broker, Clock, ManualClock, Publishing};
+use gapless_core::{PublishOptions, Timestamp, TopicName};
 use gapless_journal::faulty::{CrashKind, FaultyFs};
 
 use crate::decide::Offer;
@@ -60,23 +60,25 @@ struct Script {
     broker: Option<Broker>,
     /// For each sync to come, what is published in it.
     plan: VecDeque<Vec<Planned>>,
-    done: Vec<(Planned, Publishing)>,
+    done: Vec<(Planned, Publishing, Timestamp)>,
     /// The sync, counted down, in which everything ends.
     crash: Option<(u64, CrashKind)>,
     crashed: Option<CrashKind>,
-    slow: Option<(Arc<ManualClock>, Duration)>,
+    slow: Option<Duration>,
 }
 
 /// The hook.
 pub struct Hook {
     fs: FaultyFs,
+    clock: Arc<ManualClock>,
     script: Mutex<Script>,
 }
 
 impl Hook {
     /// A hook in this disk.
-    pub fn install(fs: &FaultyFs) -> Arc<Self> {
-        let hook = Arc::new(Self { fs: fs.clone(), script: Mutex::default() });
+    pub fn install(fs: &FaultyFs, clock: &Arc<ManualClock>) -> Arc<Self> {
+        let (fs_of_hook, clock) = (fs.clone(), Arc::clone(clock));
+        let hook = Arc::new(Self { fs: fs_of_hook, clock, script: Mutex::default() });
         let weak = Arc::downgrade(&hook);
         fs.on_sync(Some(Arc::new(move || {
             if let Some(hook) = weak.upgrade() {
@@ -92,14 +94,14 @@ impl Hook {
 
     fn run(&self) {
         let mut script = self.script();
-        if let Some((clock, by)) = &script.slow {
-            clock.advance(*by);
+        if let Some(by) = script.slow {
+            self.clock.advance(by);
         }
         let planned = script.plan.pop_front().unwrap_or_default();
         if let Some(broker) = script.broker.clone() {
             for each in planned {
                 let publishing = each.publish(&broker);
-                script.done.push((each, publishing));
+                script.done.push((each, publishing, self.clock.now()));
             }
         }
         if let Some((left, kind)) = script.crash {
@@ -121,9 +123,10 @@ impl Hook {
     }
 
     /// What was published, in order; the rest of the plan is forgotten.
-    pub fn take(&self) -> Vec<(Planned, Publishing)> {
+    pub fn take(&self) -> Vec<(Planned, Publishing, Timestamp)> {
         let mut script = self.script();
         script.broker = None;
+        script.slow = None;
         script.plan.clear();
         std::mem::take(&mut script.done)
     }
@@ -133,9 +136,9 @@ impl Hook {
         self.script().crash = Some((after, kind));
     }
 
-    /// Makes every sync take this long, or none.
-    pub fn slow(&self, slow: Option<(Arc<ManualClock>, Duration)>) {
-        self.script().slow = slow;
+    /// Makes every sync take this long, until [`Hook::take`].
+    pub fn slow(&self, slow: Duration) {
+        self.script().slow = Some(slow);
     }
 
     /// Whether it has crashed the disk, so that all handles are dead.

@@ -183,13 +183,14 @@ impl World {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
         let fs = FaultyFs::new(random.draw());
-        let hook = Hook::install(&fs);
+        let clock = Arc::new(ManualClock::new(Timestamp(1_000_000)));
+        let hook = Hook::install(&fs, &clock);
         Self {
             seed,
             step: 0,
             plan,
             trace: Trace::new(print),
-            clock: Arc::new(ManualClock::new(Timestamp(1_000_000))),
+            clock,
             fs,
             hook,
             random,
@@ -265,9 +266,13 @@ impl World {
 
     /// Writes a change into the model's log.
     pub fn commit(&mut self, change: Change, required: Durability) -> u64 {
+        self.commit_at(change, required, self.time())
+    }
+
+    /// Writes a change of a moment ago into the model's log.
+    pub fn commit_at(&mut self, change: Change, required: Durability, time: Timestamp) -> u64 {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let time = self.time();
         let commit = Commit { serial, time, change, acked: None, required, seen: false };
         self.now.apply(&commit);
         self.log.push(commit);

@@ -79,7 +79,7 @@ impl Plan {
                 ..full.history
             },
             open_bytes: 500_000_000,
-            memory: memory::Options { topics: 100_000, messages: 1_000_000 },
+            memory: memory::Options { topics: 100_000, messages: 4_000_000 },
             mixed: mixed::Options { seconds: 3.0, bytes: 128 * MIB, ..full.mixed },
         }
     }

@@ -1,7 +1,9 @@
 //! Many publishes in flight from one thread, by the smallest executor there is.
 //!
-//! Acks come in the order of the publishes, so the oldest is waited for and the others are
-//! looked at after it. A publish that is refused because too much waits to be written goes
+//! Acks come in the order of the publishes, so only the oldest is polled, and the others are
+//! looked at after it. It is polled as soon as it is the oldest, and not only when the window
+//! is full: that is what asks for a flush, and so the next publishes gather while one is
+//! under way. A publish that is refused because too much waits to be written goes
 //! again when the oldest is done, or, if none is in flight, when there is room.
 
 use std::collections::VecDeque;
@@ -61,7 +63,7 @@ impl<'a> Window<'a> {
             let publishing = send(self.broker);
             if publishing.is_accepted() {
                 self.in_flight.push_back(publishing);
-                return Ok(());
+                return if self.in_flight.len() == 1 { self.take_done() } else { Ok(()) };
             }
             match publishing.wait()? {
                 PublishAck::Rejected(RejectReason::QueueFull) => self.retries += 1,

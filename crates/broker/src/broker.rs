@@ -21,6 +21,7 @@ use gapless_journal::{
 
 use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch};
+use crate::delayed::delayed_name;
 use crate::delivery::{Delivery, GapNotice};
 use crate::error::{BrokerOpenError, CloseError, SubscribeError, TopicError};
 use crate::follow_pattern::PatternFollower;
@@ -207,6 +208,11 @@ impl Broker {
     /// What opening found: torn ends, indexes made anew, positions skipped.
     pub fn opened(&self) -> &Opened {
         &self.inner.opened
+    }
+
+    /// The time as the broker sees it.
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.now()
     }
 
     /// The store's own id.
@@ -530,6 +536,9 @@ impl Inner {
         let id = self.topics.new_id();
         let shared = self.topics.share(settings);
         let cell = Cell::new(id, name.clone(), shared, Arc::clone(&self.topics.trims));
+        if *name == delayed_name() {
+            cell.lock().delayed.get_or_insert_default();
+        }
         let cell = Arc::new(cell);
         let ticket = self.write_settings(&cell, settings)?;
         self.topics.insert(Arc::clone(&cell));

@@ -175,6 +175,11 @@ impl CellState {
         self.readers.insert(reader, waker.clone());
     }
 
+    /// Forgets the waker of a reader that has left.
+    pub(crate) fn leave(&mut self, reader: u64) {
+        self.readers.remove(&reader);
+    }
+
     pub(crate) fn wake_all(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.readers).into_values().collect()
     }

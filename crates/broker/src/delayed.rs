@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use gapless_core::time::whole_ms;
 use gapless_core::{
     Message, Position, PubSubError, PublishAck, PublishOptions, RecordsBuilder, RejectReason, Seq,
     Timestamp, TopicName, TopicSettings,
@@ -23,6 +25,11 @@ const TOPIC: &str = "$delayed";
 const TO: &str = "gapless-delayed-topic";
 const DUE: &str = "gapless-delayed-due";
 const ID: &str = "gapless-delayed-id";
+const TTL: &str = "gapless-delayed-ttl";
+/// What the names of all these begin with; nobody else may use it.
+const OWN_HEADERS: &str = "gapless-delayed-";
+/// The answer to ending a message that does not wait any more. Nobody outside gets it.
+pub(crate) const NOT_WAITING: RejectReason = RejectReason::Expired;
 /// Delayed messages published in one turn of the keeper, so that others get theirs.
 const DUE_AT_ONCE: usize = 256;
 
@@ -36,6 +43,10 @@ pub(crate) struct Waiting {
 impl Waiting {
     pub(crate) fn len(&self) -> usize {
         self.by_seq.len()
+    }
+
+    pub(crate) fn contains(&self, seq: Seq) -> bool {
+        self.by_seq.contains_key(&seq)
     }
 
     pub(crate) fn insert(&mut self, seq: Seq, due: Timestamp) {
@@ -72,13 +83,17 @@ impl Broker {
     pub async fn cancel_delayed(&self, id: Position) -> Result<bool, PubSubError> {
         let Some(cell) = self.inner.delayed_cell() else { return Ok(false) };
         let seq = Seq(id.0);
-        let known = |waiting: &Waiting| waiting.by_seq.contains_key(&seq);
+        let known = |waiting: &Waiting| waiting.contains(seq);
         if !cell.lock().delayed.as_deref().is_some_and(known) {
             return Ok(false);
         }
         let atomic = Atomic { delay_done: Some((cell, seq, true)), ..Atomic::default() };
         let ack = self.inner.commit(Vec::new(), &atomic, &PublishOptions::default()).await?;
-        Ok(!matches!(ack, PublishAck::Rejected(_)))
+        match ack {
+            PublishAck::Rejected(RejectReason::QueueFull) => Err(PubSubError::Unavailable),
+            PublishAck::Rejected(_) => Ok(false),
+            PublishAck::Accepted(_) | PublishAck::Scheduled { .. } => Ok(true),
+        }
     }
 
     /// How many messages wait for their time.
@@ -116,7 +131,8 @@ impl Inner {
         }
         // An expectation would have to hold when it is due, where nobody could be told.
         let late = due > self.clock.now().after(self.limits.delay_max);
-        if message.validate().is_err() || options.expect.is_some() || late {
+        let forged = message.headers.iter().any(|(name, _)| name.starts_with(OWN_HEADERS));
+        if message.validate().is_err() || options.expect.is_some() || late || forged {
             return self.reject(topic, RejectReason::InvalidPayload);
         }
         let cell = match self.delayed_topic() {
@@ -139,6 +155,11 @@ impl Inner {
             stored.id = Some(Bytes::copy_from_slice(&hash));
             stored.headers.push((ID.to_owned(), id));
         }
+        // It begins when the message appears, so it must not run out here.
+        if let Some(ttl) = stored.ttl.take() {
+            let ms = whole_ms(ttl).to_le_bytes();
+            stored.headers.push((TTL.to_owned(), Bytes::copy_from_slice(&ms)));
+        }
         let mut records = RecordsBuilder::default();
         if records.push(&stored).is_err() {
             return self.reject(topic, RejectReason::InvalidPayload);
@@ -158,9 +179,7 @@ impl Inner {
         if let Some(cell) = self.delayed_cell() {
             return Ok(cell);
         }
-        let cell = self.create_topic(&delayed_name(), TopicSettings::default())?;
-        cell.lock().delayed.get_or_insert_default();
-        Ok(cell)
+        self.create_topic(&delayed_name(), TopicSettings::default())
     }
 
     /// When the next delayed message is due.
@@ -180,24 +199,28 @@ impl Inner {
             let due = waiting.by_due.iter().take_while(|(at, _)| *at <= now);
             due.filter(|(_, seq)| *seq <= settled).take(DUE_AT_ONCE).copied().collect()
         };
-        let more = due.len() == DUE_AT_ONCE;
-        let mut published = false;
+        let mut published = 0;
         for (_, seq) in due {
-            published |= self.publish_one(&cell, seq);
+            if !self.publish_one(&cell, seq) {
+                break;
+            }
+            published += 1;
         }
-        if published {
+        if published > 0 {
             self.forget_done(&cell, now);
         }
-        more
+        // What could not be published now is tried in another turn.
+        published == DUE_AT_ONCE
     }
 
+    /// Publishes one message; false means that it must be tried again.
     fn publish_one(&self, cell: &Arc<Cell>, seq: Seq) -> bool {
         let message = match self.read_one(cell, seq) {
             Ok(Some(found)) => found.message,
             // Only retention could take it, and this topic has none; so say so and go on.
             Ok(None) => {
                 tracing::error!(%seq, "a delayed message is not in its topic any more");
-                return self.end_delayed(cell, seq, Vec::new());
+                return self.end_delayed(cell, seq, Vec::new()).is_ok();
             }
             Err(error) => {
                 tracing::warn!(%seq, %error, "cannot read a delayed message; will try again");
@@ -206,30 +229,49 @@ impl Inner {
         };
         let target = message.header(TO).and_then(|name| std::str::from_utf8(name).ok());
         let target = target.and_then(|name| TopicName::parse(name).ok());
-        let Some(target) = target else { return self.end_delayed(cell, seq, Vec::new()) };
+        let Some(target) = target else {
+            return self.end_delayed(cell, seq, Vec::new()).is_ok();
+        };
         let mut message = message;
         message.id = message.header(ID).cloned();
-        message.headers.retain(|(name, _)| ![TO, DUE, ID].contains(&name.as_str()));
+        let ttl_ms = message.header(TTL).and_then(|ms| ms[..].try_into().ok());
+        message.ttl = ttl_ms.map(|ms| Duration::from_millis(u64::from_le_bytes(ms)));
+        message.headers.retain(|(name, _)| !name.starts_with(OWN_HEADERS));
         let mut records = RecordsBuilder::default();
-        match (self.topics.find(&target), records.push(&message)) {
+        let reason = match (self.topics.find(&target), records.push(&message)) {
             (Some(topic), Ok(())) if topic.lock().is_durable() => {
                 let part = Prepared::new(topic, records.finish(), None);
-                self.end_delayed(cell, seq, vec![part])
+                match self.end_delayed(cell, seq, vec![part]) {
+                    Ok(()) | Err(NOT_WAITING) => return true,
+                    Err(RejectReason::QueueFull) => return false,
+                    Err(reason) => reason,
+                }
             }
-            _ => {
-                self.emit("delayed.dropped", &[("topic", target.as_str().into())]);
-                tracing::warn!(topic = target.as_str(), "a delayed message has lost its topic");
-                self.end_delayed(cell, seq, Vec::new())
-            }
-        }
+            _ => RejectReason::UnknownTopic,
+        };
+        let name = target.as_str();
+        self.emit("delayed.dropped", &[("topic", name.into()), ("reason", reason.name().into())]);
+        tracing::warn!(topic = name, %reason, "a delayed message is refused by its topic");
+        self.end_delayed(cell, seq, Vec::new()).is_ok()
     }
 
-    fn end_delayed(&self, cell: &Arc<Cell>, seq: Seq, parts: Vec<Prepared>) -> bool {
+    /// Ends the wait of a message, together with its publishing. Trouble looks like a queue
+    /// that is full: both are a reason to try again.
+    fn end_delayed(
+        &self,
+        cell: &Arc<Cell>,
+        seq: Seq,
+        parts: Vec<Prepared>,
+    ) -> Result<(), RejectReason> {
         let done = Some((Arc::clone(cell), seq, false));
         let atomic = Atomic { delay_done: done, ..Atomic::default() };
         // Nobody waits for it: the ack was given when it was scheduled.
         let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
-        self.commit(parts, &atomic, &options).is_accepted()
+        let publishing = self.commit(parts, &atomic, &options);
+        if publishing.is_accepted() {
+            return Ok(());
+        }
+        Err(publishing.refusal().unwrap_or(RejectReason::QueueFull))
     }
 
     /// Lets go of stored messages whose successors are all done.

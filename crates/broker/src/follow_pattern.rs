@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use gapless_core::{
@@ -24,6 +24,9 @@ use crate::follow_topic::closed_or_read;
 use crate::router::Mailbox;
 use crate::subscription::Shared;
 
+/// What a step of history gives.
+type Step = Result<Vec<Bytes>, ReadError>;
+
 /// A place in the journal.
 pub(crate) struct PatternFollower {
     pattern: Pattern,
@@ -31,7 +34,7 @@ pub(crate) struct PatternFollower {
     next: Position,
     mailbox: Arc<Mailbox>,
     reader: Option<PatternReader>,
-    reading: Option<Pending<(PatternReader, Result<Vec<Bytes>, ReadError>)>>,
+    reading: Option<Pending<(PatternReader, Step)>>,
     /// What is to be handed out, and the position up to which all is, once it was.
     ready: VecDeque<(Delivery, Position)>,
     handed_out: Position,
@@ -84,9 +87,11 @@ impl PatternFollower {
 
     pub(crate) fn leave(&self, inner: &Inner, shared: &Shared) {
         inner.router.remove(&self.pattern, shared.id);
+        // The journal may hold its waker, and with it a whole task, until the next frame.
+        inner.journal.tail(Position(u64::MAX), 0, (shared.id, Waker::noop()));
     }
 
-    pub(crate) fn position(&self) -> Position {
+    pub(crate) fn handed_out(&self) -> Position {
         self.handed_out
     }
 
@@ -267,10 +272,15 @@ impl PatternFollower {
             let continues = run.as_ref().is_some_and(|run| {
                 run.cell.id == cell.id && run.to.next() == from && from == header.seq
             });
-            if !continues {
+            let gone = gone_of(&cell, &header, from, now);
+            if !continues || gone.is_some() {
+                // What comes before a notice must be told before it.
                 self.finish_run(run.take(), now);
             }
-            let kept = self.tell_gone(&cell, &header, from);
+            let kept = match gone {
+                None => Some(from),
+                Some(gone) => self.tell_gone(&cell, &header, from, gone),
+            };
             self.next = self.next.max(end);
             if let Some(from) = kept {
                 let new = || Run { cell, from, to: from, parts: Vec::new() };
@@ -282,17 +292,16 @@ impl PatternFollower {
         self.finish_run(run.take(), now);
     }
 
-    /// The first seq of a batch that may still be handed out; tells of those that may not.
-    fn tell_gone(&mut self, cell: &Cell, header: &EntryHeader, from: Seq) -> Option<Seq> {
-        let view = cell.lock().view();
+    /// Tells of messages of a batch that may not be handed out any more; gives the first
+    /// seq that may.
+    fn tell_gone(
+        &mut self,
+        cell: &Cell,
+        header: &EntryHeader,
+        from: Seq,
+        (to, reason): (Seq, GapReason),
+    ) -> Option<Seq> {
         let last = header.last_seq();
-        let (to, reason) = if header.count == 0 {
-            (last, GapReason::Compaction)
-        } else if from < view.first {
-            (last.min(view.first.prev()), view.floor_reason)
-        } else {
-            return Some(from);
-        };
         if self.told.get(&cell.id).is_none_or(|told| *told <= to) {
             let notice = GapNotice {
                 topic: Some(cell.name.clone()),
@@ -312,6 +321,26 @@ impl PatternFollower {
             let messages = Messages::new(name, range, self.next.prev(), now, run.parts);
             self.tell(Delivery::Messages(messages));
         }
+    }
+}
+
+/// How far a batch, from `from` on, may not be handed out any more, and why.
+fn gone_of(
+    cell: &Cell,
+    header: &EntryHeader,
+    from: Seq,
+    now: Timestamp,
+) -> Option<(Seq, GapReason)> {
+    let state = cell.lock();
+    let (view, last) = (state.view(), header.last_seq());
+    if header.count == 0 {
+        Some((last, GapReason::Compaction))
+    } else if from < view.first {
+        Some((last.min(view.first.prev()), view.floor_reason))
+    } else {
+        // Past its age it is gone, whether or not the keeper has come to it (C4).
+        let age = state.settings.retention.age?;
+        (header.time.after(age) <= now).then_some((last, GapReason::Retention))
     }
 }
 

@@ -62,12 +62,16 @@ impl TopicFollower {
         self.ready.push_back((delivery, self.position));
     }
 
+    pub(crate) fn leave(&self, shared: &Shared) {
+        self.cell.lock().leave(shared.id);
+    }
+
     pub(crate) fn newest_only(&mut self, to: Seq) {
         self.newest_only_to = to;
     }
 
     /// Everything of the topic up to here was handed out.
-    pub(crate) fn position(&self) -> Position {
+    pub(crate) fn handed_out(&self) -> Position {
         self.handed_out
     }
 

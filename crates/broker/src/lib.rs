@@ -54,7 +54,7 @@ pub use broker::{Broker, BrokerOptions, BrokerState, TopicInfo};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
 pub use delivery::{Delivered, DeliveredRef, Delivery, GapNotice, Messages};
 pub use error::{BrokerOpenError, CloseError, FollowError, SubscribeError, TokenError, TopicError};
-pub use gapless_journal::{JournalOptions, JournalStats, Opened};
+pub use gapless_journal::{JournalOptions, JournalStats, Opened, ReadError, checksum};
 pub use limits::Limits;
 pub use publish::{Atomic, Publishing};
 pub use subscription::{From, SubscriberInfo, SubscriberState, Subscription};

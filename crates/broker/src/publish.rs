@@ -24,7 +24,7 @@ use gapless_journal::{Append, Sink, Ticket, checksum};
 
 use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, CellState};
-use crate::delayed::due_of;
+use crate::delayed::{NOT_WAITING, due_of};
 use crate::error::{refused, unconfirmed};
 
 /// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
@@ -60,6 +60,25 @@ impl Publishing {
     pub fn is_accepted(&self) -> bool {
         let rejected = |ack: &PublishAck| matches!(ack, PublishAck::Rejected(_));
         self.result.is_ok() && !self.acks.iter().any(rejected)
+    }
+
+    /// Why the broker did not take it, if that is for a reason and no trouble.
+    pub(crate) fn refusal(&self) -> Option<RejectReason> {
+        self.acks.iter().find_map(|ack| ack.rejected().copied())
+    }
+
+    /// The reason, if it was refused.
+    pub fn rejected_with(&self) -> Option<RejectReason> {
+        self.acks.iter().find_map(|ack| ack.rejected().copied())
+    }
+
+    /// As [`Publishing::all`], for those who poll.
+    pub fn poll_all(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Vec<PublishAck>, PubSubError>> {
+        let done = self.poll_done(context);
+        done.map(|done| done.map(|()| std::mem::take(&mut self.acks)))
     }
 
     /// Blocks until the ack is there. Flushes in this thread if nobody else does.
@@ -168,6 +187,17 @@ impl Atomic {
     #[must_use]
     pub fn publish_if(self, topic: &TopicName, messages: &[Message], expect: Expect) -> Self {
         self.part(topic, encode(messages), Some(expect))
+    }
+
+    /// Adds records that were made and checked elsewhere, as a door does.
+    #[must_use]
+    pub fn publish_records(
+        self,
+        topic: &TopicName,
+        records: Records,
+        expect: Option<Expect>,
+    ) -> Self {
+        self.part(topic, Ok(records), expect)
     }
 
     fn part(
@@ -459,6 +489,12 @@ impl Inner {
         }
         // After the topics, always: only the keeper locks both, and in this order.
         let mut delay_state = atomic.delay_done.as_ref().map(|(cell, _, _)| cell.lock());
+        if let (Some((_, seq, _)), Some(state)) = (&atomic.delay_done, &delay_state)
+            && !state.delayed.as_ref().is_some_and(|waiting| waiting.contains(*seq))
+        {
+            // Somebody else published or cancelled it meanwhile.
+            return Tried::Done(Publishing::rejected(NOT_WAITING));
+        }
         if parts.is_empty() {
             wanted = options.durability.unwrap_or(self.defaults.durability);
             required = wanted;

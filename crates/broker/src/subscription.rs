@@ -126,6 +126,11 @@ impl Subscription {
         &self.shared.pattern
     }
 
+    /// Whether it follows one topic by its seqs, and not a pattern by positions.
+    pub fn follows_topic(&self) -> bool {
+        matches!(self.follower, Follower::Topic(_))
+    }
+
     /// What it is doing.
     pub fn state(&self) -> SubscriberState {
         self.shared.info().state
@@ -135,8 +140,8 @@ impl Subscription {
     /// goes on where this one stands.
     pub fn token(&self) -> Token {
         let position = match &self.follower {
-            Follower::Topic(follower) => follower.position(),
-            Follower::Pattern(follower) => follower.position(),
+            Follower::Topic(follower) => follower.handed_out(),
+            Follower::Pattern(follower) => follower.handed_out(),
         };
         Token { epoch: self.inner.journal.epoch(), position }
     }
@@ -227,8 +232,9 @@ impl futures_core::Stream for Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.set_state(SubscriberState::Offline);
-        if let Follower::Pattern(follower) = &self.follower {
-            follower.leave(&self.inner, &self.shared);
+        match &self.follower {
+            Follower::Topic(follower) => follower.leave(&self.shared),
+            Follower::Pattern(follower) => follower.leave(&self.inner, &self.shared),
         }
         self.inner.unsubscribed(self.shared.id);
     }

@@ -13,9 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::batch::{FLAG_HOLES, FLAG_IDS, FLAG_KEYS};
-use gapless_core::{
-    Batch, Entry, EntryHeader, Record, RecordsBuilder, Seq, Timestamp, TopicId,
-};
+use gapless_core::{Batch, Entry, EntryHeader, Record, RecordsBuilder, Seq, Timestamp, TopicId};
 
 use crate::blobs::BlobError;
 use crate::error::ReadError;
@@ -90,11 +88,7 @@ impl<'a> Dropper<'a> {
     }
 
     /// Adds an empty batch to the hole before it, if it follows at once.
-    fn fold(
-        &mut self,
-        header: EntryHeader,
-        out: &mut SegmentWriter<'_>,
-    ) -> Result<(), BlobError> {
+    fn fold(&mut self, header: EntryHeader, out: &mut SegmentWriter<'_>) -> Result<(), BlobError> {
         if let Some(hole) = &mut self.hole
             && hole.topic == header.topic
             && hole.last_seq().next() == header.seq
@@ -105,12 +99,7 @@ impl<'a> Dropper<'a> {
             return Ok(());
         }
         self.flush_hole(out)?;
-        self.hole = Some(EntryHeader {
-            flags: FLAG_HOLES,
-            count: 0,
-            ttl_min_ms: 0,
-            ..header
-        });
+        self.hole = Some(EntryHeader { flags: FLAG_HOLES, count: 0, ttl_min_ms: 0, ..header });
         Ok(())
     }
 
@@ -300,9 +289,8 @@ impl Inner {
         let mut compactor = Compactor::default();
         let dead = self.dead_bytes(&segments, &mut dropper, &mut compactor)?;
         let bytes = |at: usize| segments[at].meta().bytes;
-        let mostly_dead = |at: usize| {
-            dead[at] * 100 >= bytes(at) * self.options.dead_percent && dead[at] > 0
-        };
+        let mostly_dead =
+            |at: usize| dead[at] * 100 >= bytes(at) * self.options.dead_percent && dead[at] > 0;
         if let Some(at) = (0..segments.len()).find(|&at| mostly_dead(at)) {
             // Dead neighbours, and small ones, come along up to a sensible size.
             let mut end = at + 1;

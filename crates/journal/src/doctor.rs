@@ -241,10 +241,7 @@ impl Report {
 ///
 /// # Errors
 /// When the folder cannot be read at all. What is wrong inside is in the report.
-pub fn examine(
-    folder: &Folder,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Report, OpenError> {
+pub fn examine(folder: &Folder, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, OpenError> {
     let blobs = ReadBlobs { fs: Arc::clone(&folder.fs), dir: folder.blobs_path() };
     let mut report = Report::default();
     let names = if folder.fs.exists(&blobs.dir).map_err(|source| unreadable(&blobs, source))? {
@@ -480,6 +477,8 @@ pub fn repair(folder: &Folder, report: &Report) -> Result<Vec<Repair>, OpenError
     for finding in &report.findings {
         match finding {
             Finding::Index { segment, .. } => {
+                // Its rows may be damaged where opening does not look.
+                blobs.delete(&segment.index_name())?;
                 Segment::open(&blobs, segment.clone(), |_| {}).map_err(|error| {
                     let (name, why) = (segment.data_name(), error.to_string());
                     OpenError::Damaged { name, why }
@@ -510,14 +509,16 @@ pub fn repair(folder: &Folder, report: &Report) -> Result<Vec<Repair>, OpenError
     Ok(done)
 }
 
-/// Puts a manifest aside, so that the one before it is the newest.
-fn drop_manifest(
-    blobs: &dyn Blobs,
-    name: &str,
-    fallback: &Fallback,
-) -> Result<Repair, OpenError> {
+/// Puts a manifest aside, and stores the one before it as the newest.
+fn drop_manifest(blobs: &dyn Blobs, name: &str, fallback: &Fallback) -> Result<Repair, OpenError> {
     let kept_as = format!("damaged-{name}");
     blobs.put(&kept_as, &blobs.read(name)?)?;
+    let number = name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
+    let mut manifest = fallback.manifest.clone();
+    manifest.number = manifest.number.max(number.unwrap_or(0)) + 1;
+    // Whatever it says, something came after it.
+    manifest.clean = false;
+    manifest.store(blobs)?;
     blobs.delete(name)?;
     Ok(Repair::ManifestDropped {
         name: name.to_owned(),

@@ -12,7 +12,9 @@ use std::task::Waker;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::entry::ENTRY_HEADER_BYTES;
-use gapless_core::{Durability, EntryHeader, EntryKind, Position, Records, Seq, Timestamp, TopicId};
+use gapless_core::{
+    Durability, EntryHeader, EntryKind, Position, Records, Seq, Timestamp, TopicId,
+};
 
 use crate::log::Lsn;
 
@@ -216,7 +218,12 @@ impl Gather {
 }
 
 /// The header of a batch of `records` that will begin at `seq`.
-pub(crate) fn batch_header(topic: TopicId, seq: Seq, time: Timestamp, records: &Records) -> EntryHeader {
+pub(crate) fn batch_header(
+    topic: TopicId,
+    seq: Seq,
+    time: Timestamp,
+    records: &Records,
+) -> EntryHeader {
     EntryHeader {
         flags: records.flags,
         topic,

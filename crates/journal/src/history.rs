@@ -323,10 +323,9 @@ impl PatternReader {
             }
             from += rows.len() as u64;
             for row in rows {
-                let (topic, is_wanted) =
-                    asked.filter(|(topic, _)| *topic == row.topic).unwrap_or_else(|| {
-                        (row.topic, wanted(row.topic))
-                    });
+                let (topic, is_wanted) = asked
+                    .filter(|(topic, _)| *topic == row.topic)
+                    .unwrap_or_else(|| (row.topic, wanted(row.topic)));
                 asked = Some((topic, is_wanted));
                 if is_wanted && row.last_position >= self.next {
                     found.push(row);

@@ -268,7 +268,9 @@ fn expiry(batch: &Batch) -> Timestamp {
     if batch.header().ttl_min_ms == 0 {
         return Timestamp::NEVER;
     }
-    let lasts = batch.records().map(|record| record.ttl_ms.map(|ttl| time.0.saturating_add(u64::from(ttl))));
+    let lasts = batch
+        .records()
+        .map(|record| record.ttl_ms.map(|ttl| time.0.saturating_add(u64::from(ttl))));
     lasts.map(|at| at.map_or(Timestamp::NEVER, Timestamp)).max().unwrap_or(time)
 }
 
@@ -299,11 +301,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    pub(crate) fn open(
-        blobs: &dyn Blobs,
-        name: &str,
-        data_bytes: u64,
-    ) -> Result<Self, IndexFault> {
+    pub(crate) fn open(blobs: &dyn Blobs, name: &str, data_bytes: u64) -> Result<Self, IndexFault> {
         let unusable = |why: &str| IndexFault::Unusable(why.to_owned());
         let blob = match blobs.open(name) {
             Ok(blob) => blob,

@@ -17,9 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::entry::ENTRY_BYTES_MAX;
-use gapless_core::{
-    Durability, EntryHeader, Epoch, Position, Records, Seq, Timestamp, TopicId,
-};
+use gapless_core::{Durability, EntryHeader, Epoch, Position, Records, Seq, Timestamp, TopicId};
 
 use crate::blobs::Blobs;
 use crate::error::{BeginError, Failure, ReadError};
@@ -340,10 +338,14 @@ impl Journal {
                 lock(&self.inner.readers).insert(reader, waker.clone());
                 TailRead::Wait
             }
-            Some(frames) => {
-                TailRead::Frames(frames.into_iter().map(|frame| frame.bytes).collect())
-            }
+            Some(frames) => TailRead::Frames(frames.into_iter().map(|frame| frame.bytes).collect()),
         }
+    }
+
+    /// Drops the waker that [`Journal::tail`] was given by a reader that has left.
+    pub fn forget_reader(&self, reader: u64) {
+        let waker = lock(&self.inner.readers).remove(&reader);
+        drop(waker);
     }
 
     /// Wakes readers that wait for the next frame, so that they look again.

@@ -258,8 +258,7 @@ impl Inner {
     }
 
     pub(crate) fn swap_segments(&self, change: impl FnOnce(&mut Vec<Arc<Segment>>)) {
-        let mut segments =
-            self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut segments = self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut changed = segments.to_vec();
         change(&mut changed);
         *segments = Arc::new(changed);
@@ -351,4 +350,3 @@ fn sorted_batches(frames: &[TailFrame]) -> Vec<(TopicId, Seq, Bytes)> {
     batches.sort_by_key(|(topic, seq, _)| (*topic, *seq));
     batches
 }
-

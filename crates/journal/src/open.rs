@@ -189,7 +189,8 @@ fn take_over(
 
 /// The blobs that no manifest names: what a crash left behind.
 pub(crate) fn orphans(blobs: &dyn Blobs, manifest: &Manifest) -> Result<Vec<String>, BlobError> {
-    let mut known: BTreeSet<String> = manifest.segments.iter().map(|each| each.data_name()).collect();
+    let mut known: BTreeSet<String> =
+        manifest.segments.iter().map(|each| each.data_name()).collect();
     known.extend(manifest.segments.iter().map(|each| each.index_name()));
     known.extend(manifest.checkpoint.iter().map(|name| name.to_string()));
     let mut orphans = blobs.list(SEGMENT_PREFIX)?;
@@ -229,10 +230,7 @@ fn open_segments(
                 BlobError::Missing { name } => {
                     OpenError::Damaged { name: name.clone(), why: "it is missing".to_owned() }
                 }
-                other => OpenError::Damaged {
-                    name: meta.data_name(),
-                    why: other.to_string(),
-                },
+                other => OpenError::Damaged { name: meta.data_name(), why: other.to_string() },
             },
             other => OpenError::Damaged { name: meta.data_name(), why: other.to_string() },
         })?;
@@ -250,17 +248,17 @@ fn replay(
 ) -> Result<Tail, OpenError> {
     let mut tail = Tail::new(manifest.sealed);
     let mut fault = None;
-    let visited = reader.replay(manifest.replay_from, &mut |lsn, bytes: Bytes| {
-        match replay_frame(lsn, &bytes, state, opened) {
-            Ok(Some(last)) => {
-                tail.push(TailFrame { lsn, last, bytes });
-                Ok(())
-            }
-            Ok(None) => Ok(()),
-            Err(error) => {
-                fault = Some(error);
-                Err(Stop)
-            }
+    let visited = reader.replay(manifest.replay_from, &mut |lsn, bytes: Bytes| match replay_frame(
+        lsn, &bytes, state, opened,
+    ) {
+        Ok(Some(last)) => {
+            tail.push(TailFrame { lsn, last, bytes });
+            Ok(())
+        }
+        Ok(None) => Ok(()),
+        Err(error) => {
+            fault = Some(error);
+            Err(Stop)
         }
     });
     match (fault, visited) {
@@ -282,8 +280,8 @@ fn replay_frame(
     let mut rest = bytes.clone();
     while !rest.is_empty() {
         // The frame's own checksum was checked when the log was taken over.
-        let entry = Entry::take_trusted(&mut rest)
-            .map_err(|why| OpenError::BadEntry { lsn, why })?;
+        let entry =
+            Entry::take_trusted(&mut rest).map_err(|why| OpenError::BadEntry { lsn, why })?;
         let (position, last) = (entry.header.position, entry.header.last_position());
         opened.last_time = opened.last_time.max(entry.header.time);
         through = Some(last);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use gapless_core::{Batch, Entry, EntryError, Position};
 
-use crate::buffers;
 use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, Created};
+use crate::buffers;
 use crate::checkpoint::name_taken;
 use crate::error::ReadError;
 use crate::index::{BlockRow, Index, IndexBuilder, IndexFault};
@@ -279,9 +279,7 @@ fn rebuild_index(
     blobs.put(&index_name, &index)?;
     Index::open(blobs, &index_name, meta.bytes).map_err(|fault| match fault {
         IndexFault::Read(error) => error.into(),
-        IndexFault::Unusable(why) => {
-            ReadError::Damaged { name: index_name.into(), offset: 0, why }
-        }
+        IndexFault::Unusable(why) => ReadError::Damaged { name: index_name.into(), offset: 0, why },
     })
 }
 
@@ -305,11 +303,7 @@ fn read_header(data: &dyn Blob, name: &Arc<str>) -> Result<u64, ReadError> {
 }
 
 /// Goes over all batches of the data, checking each, and tells where it lies.
-fn scan(
-    data: &dyn Blob,
-    name: &str,
-    mut visit: impl FnMut(&Batch, u64),
-) -> Result<(), ReadError> {
+fn scan(data: &dyn Blob, name: &str, mut visit: impl FnMut(&Batch, u64)) -> Result<(), ReadError> {
     let mut bytes = BytesMut::new();
     let mut offset = HEADER_BYTES;
     let damaged = |offset: u64, why: EntryError| ReadError::Damaged {

@@ -59,11 +59,7 @@ impl Tail {
     }
 
     pub(crate) fn push_settled(&mut self, frame: &Frame) {
-        self.push(TailFrame {
-            lsn: frame.lsn,
-            last: frame.last,
-            bytes: frame.bytes.clone(),
-        });
+        self.push(TailFrame { lsn: frame.lsn, last: frame.last, bytes: frame.bytes.clone() });
     }
 
     pub(crate) fn push(&mut self, frame: TailFrame) {

@@ -15,7 +15,7 @@ use gapless_journal::faulty::{CrashKind, FaultyFs, Times};
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::DiskFs;
 use gapless_journal::layout::Folder;
-use gapless_journal::{BeginError, Failure, JournalOptions, KeepError, Sink, checksum};
+use gapless_journal::{BeginError, Failure, JournalOptions, KeepError, Sink, TailRead, checksum};
 
 fn one(topic: u64, bytes: usize) -> Vec<Part> {
     vec![(topic, vec![Message::new(vec![b'x'; bytes])])]
@@ -157,9 +157,8 @@ fn failed_flush_poisons_and_everybody_who_waits_learns_it() {
         let store = open(&fs);
         store.fill(1, 5, 100);
         let (count, waker) = counter();
-        let mut tickets: Vec<_> = (0..10)
-            .map(|_| store.append(&one(1, 10), FLUSHED, FLUSHED).unwrap().0)
-            .collect();
+        let mut tickets: Vec<_> =
+            (0..10).map(|_| store.append(&one(1, 10), FLUSHED, FLUSHED).unwrap().0).collect();
         for ticket in &mut tickets {
             let polled = std::pin::Pin::new(ticket).poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending());
@@ -252,14 +251,11 @@ fn blocked_publishers_do_not_spin_on_a_full_disk_and_go_on_when_there_is_room() 
             store.journal.turn();
         }
         let blocked = tickets.split_off(tickets.len() - 1);
-        let (second, _) = (store.journal.begin(10).err(), ());
-        assert_eq!(second, Some(BeginError::Full));
+        assert_eq!(store.journal.begin(10).err(), Some(BeginError::Full));
         let writes = fs.writes();
         std::thread::scope(|scope| {
-            let waits: Vec<_> = blocked
-                .into_iter()
-                .map(|ticket| scope.spawn(move || ticket.wait()))
-                .collect();
+            let waits: Vec<_> =
+                blocked.into_iter().map(|ticket| scope.spawn(move || ticket.wait())).collect();
             // Each try is a few writes, and there are at most fifty tries in a second.
             let began = std::time::Instant::now();
             while began.elapsed() < Duration::from_millis(200) {
@@ -332,6 +328,22 @@ fn room_that_was_made_before_somebody_waited_for_it_wakes_too() {
     let journal = Arc::into_inner(journal).unwrap();
     journal.close().unwrap();
     assert_eq!(count.0.load(Ordering::SeqCst), 2, "the end wakes as well");
+}
+
+#[test]
+fn reader_that_waits_is_woken_by_the_next_frame_and_one_that_left_is_forgotten() {
+    let store = open(&FaultyFs::new(8));
+    let (stays, stays_waker) = counter();
+    let (leaves, leaves_waker) = counter();
+    let next = store.journal.next_position();
+    for (reader, waker) in [(1, &stays_waker), (2, &leaves_waker)] {
+        let read = store.journal.tail(next, 100, (reader, waker));
+        assert!(matches!(read, TailRead::Wait));
+    }
+    store.journal.forget_reader(2);
+    store.fill(1, 1, 10);
+    let woken = [stays, leaves].map(|count| count.0.load(Ordering::SeqCst));
+    assert_eq!(woken, [1, 0]);
 }
 
 #[test]

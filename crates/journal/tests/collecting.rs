@@ -17,7 +17,7 @@ const K: u64 = COMPACTED;
 
 /// Nothing stays in memory, so that all reads show what the collector left.
 fn open(fs: &FaultyFs) -> Store {
-    try_open_with(&folder(fs), no_tail(), false).unwrap()
+    try_open_with(&folder(fs), no_tail(), false).expect("the store opens")
 }
 
 fn no_tail() -> JournalOptions {
@@ -45,7 +45,7 @@ fn keyed(key: &str, value: &str) -> Message {
 fn values(store: &Store, topic: u64) -> Vec<(String, String)> {
     let mut values = std::collections::BTreeMap::new();
     for (_, message) in store.read(topic, 1) {
-        let text = |bytes: bytes::Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+        let text = |bytes: bytes::Bytes| String::from_utf8(bytes.to_vec()).expect("text");
         let Some(key) = message.key.map(text) else { continue };
         match message.body.map(text) {
             Some(value) => values.insert(key, value),
@@ -147,7 +147,7 @@ fn owned((key, value): (&str, &str)) -> (String, String) {
 
 fn latest(store: &Store, key: &str) -> Option<(Seq, bool)> {
     let hash = store.journal.key_hash(key.as_bytes());
-    store.journal.latest_of_key(TopicId(K), hash).unwrap()
+    store.journal.latest_of_key(TopicId(K), hash).expect("history can be read")
 }
 
 #[test]

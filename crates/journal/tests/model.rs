@@ -354,9 +354,15 @@ impl World {
     }
 }
 
+/// A few seconds' worth, unless the nightly run asks for more.
+fn cases() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|cases| cases.parse().ok()).unwrap_or(100)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 150,
+        cases: cases(),
         max_shrink_iters: 2000,
         failure_persistence: None,
         ..ProptestConfig::default()

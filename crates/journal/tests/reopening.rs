@@ -23,9 +23,8 @@ fn run(fs: &FaultyFs) -> u64 {
     let mut acknowledged = 0;
     let Ok(store) = try_open(fs) else { return 0 };
     for round in 1..=10 {
-        let parts: Vec<Part> = (1..=3)
-            .map(|topic| (topic, vec![Message::new(body(topic, round, 2000))]))
-            .collect();
+        let parts: Vec<Part> =
+            (1..=3).map(|topic| (topic, vec![Message::new(body(topic, round, 2000))])).collect();
         let Ok((ticket, _)) = store.append(&parts, FLUSHED, FLUSHED) else { break };
         if ticket.wait() != Ok(FLUSHED) {
             break;
@@ -228,7 +227,8 @@ fn settled_store(seed: u64) -> FaultyFs {
 }
 
 fn name_of(path: &Path) -> String {
-    path.file_name().unwrap().to_str().unwrap().to_owned()
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.expect("a name").to_owned()
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn missing_checkpoint_or_segment_refuses_by_name() {
 
 fn with_checksum_at(fs: &FaultyFs, path: &Path, version: u16, end: usize) {
     fs.overwrite(path, 8, &version.to_le_bytes());
-    let bytes = fs.dump(path).unwrap();
+    let bytes = fs.dump(path).expect("the file is there");
     let crc = gapless_journal::checksum(&bytes[..end]);
     fs.overwrite(path, end as u64, &crc.to_le_bytes());
 }
@@ -328,7 +328,8 @@ fn log_that_is_older_than_the_checkpoint_is_noticed() {
     let store = open(&fs);
     store.fill(1, 3, 500);
     store.journal.flush();
-    let old: Vec<_> = log_files(&fs).into_iter().map(|p| (p.clone(), fs.dump(&p).unwrap())).collect();
+    let old: Vec<_> =
+        log_files(&fs).into_iter().map(|p| (p.clone(), fs.dump(&p).unwrap())).collect();
     store.fill(1, 20, 500);
     store.close();
     for newer in log_files(&fs).iter().filter(|path| old.iter().all(|(each, _)| each != *path)) {
@@ -402,7 +403,7 @@ fn opener_with_an_outdated_manifest_takes_the_newer_one() {
     // Without the lock of the folder, as where there are no folders.
     let shared: Arc<dyn Fs> = Arc::new(fs.clone());
     parts.blobs = Arc::new(DirBlobs::new(shared, root().join("blobs")).unwrap());
-    let (log, late) = (parts.log, fs.clone());
+    let (log, late) = (parts.log, fs);
     let done = AtomicBool::new(false);
     parts.log = Box::new(move |epoch| Arc::new(Late { log: log(epoch), fs: late, done }));
     let store = try_open_parts(parts, JournalOptions::small()).unwrap();
@@ -521,7 +522,7 @@ fn journal_without_a_single_message_seals_and_opens() {
 #[test]
 fn manifests_and_checkpoints_can_be_read_by_tools() {
     let fs = settled_store(15);
-    let store = DirBlobs::new(Arc::new(fs.clone()), root().join("blobs")).unwrap();
+    let store = DirBlobs::new(Arc::new(fs), root().join("blobs")).unwrap();
     let manifest = Manifest::newest(&store).unwrap().unwrap();
     assert!(manifest.clean);
     assert_eq!(manifest.segments.len(), 2);

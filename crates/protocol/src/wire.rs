@@ -18,6 +18,22 @@ use crate::verb::VerbError;
 /// that no sum of a number and a count can run over, whatever a peer sends.
 pub const NUMBER_MAX: u64 = u64::MAX / 2;
 
+/// What is known of a list before it is read.
+pub(crate) struct List {
+    pub(crate) field: &'static str,
+    /// The fewest bytes of an item; at least one.
+    pub(crate) item_bytes_min: usize,
+    /// The most items.
+    pub(crate) count_max: usize,
+}
+
+impl List {
+    /// Whether a list may have so many items.
+    pub(crate) fn check(&self, count: usize) -> Result<(), VerbError> {
+        at_most(self.count_max, count, self.field)
+    }
+}
+
 /// What is left of a payload.
 pub(crate) struct Reader {
     rest: Bytes,
@@ -117,17 +133,17 @@ impl Reader {
         Ok(TopicName::parse(text(&self.bytes(field)?, field)?)?)
     }
 
-    /// How many items follow, each of at least `item_bytes_min`: never more than the bytes
-    /// that are there can hold, so that a list may be given room for all of them.
-    pub(crate) fn count(
-        &mut self,
-        item_bytes_min: usize,
-        field: &'static str,
-    ) -> Result<usize, VerbError> {
+    /// How many items of a list follow: never more than the list may have, nor than the bytes
+    /// that are there can hold, so that room may be taken for all of them.
+    pub(crate) fn count(&mut self, list: &List) -> Result<usize, VerbError> {
+        let field = list.field;
         let count = self.varint(field)?;
-        let most = self.rest.len() / item_bytes_min.max(1);
+        let most = self.rest.len() / list.item_bytes_min;
         match usize::try_from(count) {
-            Ok(count) if count <= most => Ok(count),
+            Ok(count) if count <= most => {
+                list.check(count)?;
+                Ok(count)
+            }
             _ => Err(VerbError::Short { field }),
         }
     }
@@ -199,10 +215,14 @@ mod tests {
 
     #[test]
     fn f3_a_count_is_believed_as_far_as_the_bytes_reach() {
-        assert_eq!(reader(&[2, 0, 0, 0, 0]).count(2, "x"), Ok(2));
-        assert_eq!(reader(&[3, 0, 0, 0, 0]).count(2, "x"), Err(VerbError::Short { field: "x" }));
+        let list = List { field: "x", item_bytes_min: 2, count_max: 4 };
+        let short = Err(VerbError::Short { field: "x" });
+        assert_eq!(reader(&[2, 0, 0, 0, 0]).count(&list), Ok(2));
+        assert_eq!(reader(&[3, 0, 0, 0, 0]).count(&list), short);
+        let too_long = VerbError::TooLong { field: "x", bytes: 5, max: 4 };
+        assert_eq!(reader(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).count(&list), Err(too_long));
         let huge = &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0];
-        assert_eq!(reader(huge).count(1, "x"), Err(VerbError::Short { field: "x" }));
+        assert_eq!(reader(huge).count(&list), short);
         assert_eq!(reader(huge).bytes("x"), Err(VerbError::Short { field: "x" }));
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -212,6 +213,17 @@ pub(crate) fn gaps(deliveries: &[Delivery]) -> Vec<GapNotice> {
 
 pub(crate) fn body(message: &Message) -> String {
     String::from_utf8_lossy(message.body.as_deref().unwrap_or_default()).into_owned()
+}
+
+/// Awaits something in a world without threads, where somebody must do the work.
+pub(crate) fn drive<T>(broker: &Broker, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return done;
+        }
+        broker.turn();
+    }
 }
 
 /// Waits until something is true; panics if it never is.

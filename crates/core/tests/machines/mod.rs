@@ -1,5 +1,7 @@
 //! The machines as the golden scripts drive them: words in, words out.
 
+mod link;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +9,7 @@ use std::time::Duration;
 
 use gapless_core::{
     Amount, Batcher, BatcherLimits, Credit, Cursor, DedupWindow, Expect, FailReason, GapReason,
-    Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor, subscriber, topic,
+    Link, Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor, subscriber, topic,
 };
 
 /// One machine of a story.
@@ -17,6 +19,7 @@ pub(crate) enum Machine {
     Batcher(Batcher),
     Credit(Credit),
     Subscriber(Subscriber),
+    Link(Link),
 }
 
 /// The `name=value` words of a command.
@@ -135,6 +138,7 @@ impl Machine {
             }
             "credit" => Self::Credit(Credit::new(words.amount()).expect("a window")),
             "subscriber" => Self::Subscriber(Subscriber::new(words.millis("ttl"))),
+            "link" => Self::Link(link::new(&words)),
             other => panic!("no machine {other}"),
         }
     }
@@ -152,6 +156,7 @@ impl Machine {
             Self::Batcher(machine) => run_batcher(machine, now, verb, &words),
             Self::Credit(machine) => run_credit(machine, now, verb, &words),
             Self::Subscriber(machine) => run_subscriber(machine, now, verb, &words),
+            Self::Link(machine) => link::run(machine, now, verb, &words),
         }));
         result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -175,7 +180,15 @@ fn trace<E: Debug>(effects: &[E], standing: &str) -> String {
 
 fn plain(text: &str) -> String {
     let mut text = text.to_owned();
-    for wrapper in ["Seq(", "Timestamp(", "Some("] {
+    for wrapper in [
+        "Seq(",
+        "Timestamp(",
+        "Some(",
+        "PublishNumber(",
+        "SubscriptionId(",
+        "Epoch(",
+        "Position(",
+    ] {
         while let Some(at) = text
             .find(wrapper)
             .filter(|at| !text[..*at].ends_with("Expected"))

@@ -22,8 +22,8 @@ use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::Fs;
 use gapless_journal::layout::{BLOBS_FOLDER, Folder, LOG_FOLDER};
 use gapless_journal::{
-    BeginError, ItemWriter, Journal, JournalOptions, Lsn, OpenError, Opened, Parts, PatternReader, Policy,
-    ReadError, Recover, Sink, State, TailRead, Ticket, checksum,
+    BeginError, ItemWriter, Journal, JournalOptions, Lsn, OpenError, Opened, Parts, PatternReader,
+    Policy, ReadError, Recover, Sink, State, TailRead, Ticket, checksum,
 };
 
 pub const FLUSHED: Durability = Durability::Flushed;
@@ -126,14 +126,8 @@ impl Recover for Recovering {
             .collect();
         let [id, next, floor, gone, as_of] = numbers[..] else { return Err("no topic".into()) };
         let as_of = Position(as_of);
-        let topic = Topic {
-            next,
-            floor,
-            gone: gone != 0,
-            as_of,
-            visible: next - 1,
-            memory: Vec::new(),
-        };
+        let topic =
+            Topic { next, floor, gone: gone != 0, as_of, visible: next - 1, memory: Vec::new() };
         self.0.insert(TopicId(id), topic);
         Ok(())
     }
@@ -262,12 +256,8 @@ impl Store {
         let mut topics = self.topics.lock();
         let mut append = self.journal.begin(64).expect("there is room");
         let time = append.time(self.now);
-        let header = EntryHeader {
-            topic: TopicId(topic),
-            seq: Seq(seq),
-            time,
-            ..EntryHeader::new(kind)
-        };
+        let header =
+            EntryHeader { topic: TopicId(topic), seq: Seq(seq), time, ..EntryHeader::new(kind) };
         let position = append.entry(header, &[]);
         let topic = topics.get_mut(&TopicId(topic)).expect("the topic exists");
         change(topic);
@@ -332,8 +322,7 @@ impl Store {
             if next > last {
                 return Ok(messages);
             }
-            let memory: Vec<Batch> =
-                memory.iter().flat_map(|(_, bytes)| batches(bytes)).collect();
+            let memory: Vec<Batch> = memory.iter().flat_map(|(_, bytes)| batches(bytes)).collect();
             let here = memory.iter().position(|batch| batch.last().0 >= next);
             let in_memory = here.filter(|&at| memory[at].first().0 <= next);
             let found = match in_memory {
@@ -392,9 +381,9 @@ impl Store {
                             let next = entry.header.last_position().next();
                             if next > last {
                                 last = next;
-                                found.extend(Batch::new(entry).filter(|batch| {
-                                    wanted(batch.header().topic)
-                                }));
+                                found.extend(
+                                    Batch::new(entry).filter(|batch| wanted(batch.header().topic)),
+                                );
                             }
                         }
                     }

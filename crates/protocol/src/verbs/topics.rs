@@ -9,10 +9,12 @@ use gapless_core::batch::put_varint;
 use gapless_core::{Pattern, Seq, TopicName, TopicSettings};
 
 use crate::verb::{Fields, VerbError, no_subject};
-use crate::wire::{Reader, ensure, exists, put_bytes};
+use crate::wire::{List, Reader, ensure, exists, put_bytes};
 
-/// The fewest bytes of a topic in a list.
-const INFO_BYTES_MIN: usize = 35;
+/// Most topics of one page.
+pub const TOPICS_PAGE_MAX: usize = 1024;
+
+const TOPICS: List = List { field: "topics", item_bytes_min: 35, count_max: TOPICS_PAGE_MAX };
 
 macro_rules! with_settings {
     ($($(#[$doc:meta])* $name:ident)+) => {
@@ -212,7 +214,7 @@ impl Fields for TopicInfos {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
         let more = payload.flag("more")?;
-        let count = payload.count(INFO_BYTES_MIN, "topics")?;
+        let count = payload.count(&TOPICS)?;
         let mut topics = Vec::with_capacity(count);
         for _ in 0..count {
             topics.push(TopicInfo::take_fields(payload)?);
@@ -227,6 +229,7 @@ impl Fields for TopicInfos {
     }
 
     fn check(&self) -> Result<(), VerbError> {
+        TOPICS.check(self.topics.len())?;
         self.topics.iter().try_for_each(TopicInfo::check)
     }
 }

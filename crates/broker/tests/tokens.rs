@@ -1,0 +1,222 @@
+//! One position resumes a subscription (D3, D7): wherever it stopped, nothing is lost and
+//! nothing comes twice; a position of another life is told, not obeyed (D10).
+
+mod common;
+
+use common::*;
+use gapless_broker::{Broker, Delivery, From, Token};
+use gapless_core::{
+    Durability, Epoch, GapReason, Message, Position, PublishOptions, Seq, TopicSettings,
+};
+use gapless_journal::faulty::CrashKind;
+
+const TOPICS: [&str; 4] = ["t.a", "t.b", "t.c", "other"];
+
+fn publish_some(broker: &Broker, dice: &mut Dice, nexts: &mut [u64; 4]) {
+    for _ in 0..=dice.roll(4) {
+        let at = dice.roll(4) as usize;
+        let count = 1 + dice.roll(5);
+        let one = |n: u64| Message::new(format!("{n}{}", "x".repeat(100)));
+        let batch: Vec<Message> = (0..count).map(|n| one(nexts[at] + n)).collect();
+        let ack = broker.publish_batch(&name(TOPICS[at]), &batch, &PublishOptions::default());
+        assert_eq!(accepted(ack.wait().unwrap()).first, Seq(nexts[at]));
+        nexts[at] += count;
+    }
+}
+
+/// Publishes, seals, compacts, restarts; between these a reader is handed a few steps, stops,
+/// and goes on elsewhere from its token, through its text.
+fn resumes_everywhere(seed: u64, of: &str, followed: &[usize]) {
+    let mut dice = Dice::new(seed);
+    let mut world = World::new(seed);
+    world.options.limits.step_bytes = [1, 300, 4096][dice.roll(3) as usize];
+    world.options.journal.tail_bytes = [0, 2000, 16 * 1024][dice.roll(3) as usize];
+    let mut broker = world.open();
+    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).unwrap();
+    let mut nexts = [1; 4];
+    let mut ledger = Ledger::default();
+    let mut token = Token { epoch: broker.epoch(), position: Position(0) };
+    for round in 0..60 {
+        publish_some(&broker, &mut dice, &mut nexts);
+        let mut follower = broker.subscribe(&pattern(of), From::Token(token)).unwrap();
+        for _ in 0..dice.roll(6) {
+            match now(&mut follower) {
+                Some(delivery) => ledger.note(&delivery.unwrap()),
+                None => break,
+            }
+            let text = follower.token().to_string();
+            token = text.parse().unwrap();
+        }
+        // Also without any step it tells the place where it stands.
+        token = follower.token();
+        drop(follower);
+        assert!(ledger.gaps.is_empty(), "seed {seed} round {round}: {:?}", ledger.gaps);
+        broker = match dice.roll(8) {
+            0 => world.close(broker),
+            1 => world.crash(broker, CrashKind::Power),
+            2 => {
+                broker.seal().unwrap();
+                broker
+            }
+            3 => {
+                broker.compact().unwrap();
+                broker
+            }
+            _ => broker,
+        };
+    }
+    let mut follower = broker.subscribe(&pattern(of), From::Token(token)).unwrap();
+    drain(&mut follower).iter().for_each(|delivery| ledger.note(delivery));
+    let mut all = 0;
+    for &at in followed {
+        assert_eq!(ledger.next_of(TOPICS[at]), nexts[at], "seed {seed}: {}", TOPICS[at]);
+        all += nexts[at] - 1;
+    }
+    assert_eq!(ledger.seen, all, "seed {seed}: every message exactly once");
+}
+
+#[test]
+fn d3_a_topic_is_resumed_after_every_step_without_loss_or_repeat() {
+    for seed in 0..30 {
+        resumes_everywhere(seed, "t.a", &[0]);
+    }
+}
+
+#[test]
+fn d7_one_position_resumes_a_pattern_over_many_topics_without_loss_or_repeat() {
+    for seed in 100..130 {
+        resumes_everywhere(seed, "t.*", &[0, 1, 2]);
+    }
+    resumes_everywhere(200, ">", &[0, 1, 2, 3]);
+}
+
+#[test]
+fn d3_the_token_of_a_follower_that_got_nothing_yet_stands_where_it_asked_to_begin() {
+    for history in [false, true] {
+        let mut world = World::new(1);
+        world.options.journal.tail_bytes = 0;
+        let broker = world.open();
+        broker.create_topics(&[name("t"), name("u")], TopicSettings::default()).unwrap();
+        let batch: Vec<Message> = (1..=4).map(|n| Message::new(format!("{n}"))).collect();
+        for _ in 0..3 {
+            broker.publish_batch(&name("t"), &batch, &PublishOptions::default()).wait().unwrap();
+            text(&broker, "u", "between");
+            world.advance(10);
+        }
+        if history {
+            broker.seal().unwrap();
+        }
+        let middle = From::Time(START.after(std::time::Duration::from_millis(10)));
+        let mut cases = vec![(From::Now, 13), (middle, 5), (From::Beginning, 1)];
+        cases.extend((1..=13).map(|seq| (From::Seq(Seq(seq)), seq)));
+        for (from, first) in cases {
+            for steps in 0..3 {
+                let mut follower = broker.subscribe(&pattern("t"), from).unwrap();
+                let mut seen = Vec::new();
+                for _ in 0..steps {
+                    seen.extend(now(&mut follower).map(|delivery| delivery.unwrap()));
+                }
+                let token = follower.token();
+                drop(follower);
+                let mut again = broker.subscribe(&pattern("t"), From::Token(token)).unwrap();
+                seen.extend(drain(&mut again));
+                let wanted: Vec<u64> = (first..=12).collect();
+                assert_eq!(seqs(&seen), wanted, "{from:?} after {steps}, history: {history}");
+            }
+        }
+    }
+}
+
+#[test]
+fn d3_a_token_taken_at_once_is_true_also_while_others_publish() {
+    within(PATIENCE, || {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = Broker::open(on_disk(folder.path())).unwrap();
+        broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let ack = broker.publish(
+                            &name("t"),
+                            &Message::new("x"),
+                            &PublishOptions::default(),
+                        );
+                        ack.wait().unwrap();
+                    }
+                });
+            }
+            let first = |follower: &mut gapless_broker::Subscription| loop {
+                if let Delivery::Messages(messages) = next(follower) {
+                    break messages.from();
+                }
+            };
+            for _ in 0..300 {
+                let mut follower = broker.subscribe(&pattern("t"), From::Now).unwrap();
+                let token = follower.token();
+                let mut resumed = broker.subscribe(&pattern("t"), From::Token(token)).unwrap();
+                assert_eq!(first(&mut follower), first(&mut resumed));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        broker.close().unwrap();
+    });
+}
+
+#[test]
+fn d10_a_token_of_another_store_is_told_and_reading_begins_anew() {
+    let (old, new) = (World::new(2), World::new(3));
+    let broker = old.open();
+    broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
+    texts(&broker, "t", 1..=9);
+    let mut follower = broker.subscribe(&pattern("t"), From::Beginning).unwrap();
+    drain(&mut follower);
+    let token = follower.token();
+    let other = new.open();
+    other.create_topic(&name("t"), TopicSettings::default()).unwrap();
+    texts(&other, "t", 1..=2);
+    for of in ["t", "*"] {
+        let all = drain(&mut other.subscribe(&pattern(of), From::Token(token)).unwrap());
+        let told = gaps(&all);
+        assert!(matches!(all[0], Delivery::Gap(_)), "it is told first");
+        assert_eq!((told.len(), told[0].reason), (1, GapReason::Epoch));
+        assert_eq!(seqs(&all), [1, 2]);
+    }
+    let ahead = Token { epoch: other.epoch(), position: Position(1 << 60) };
+    let all = drain(&mut other.subscribe(&pattern("t"), From::Token(ahead)).unwrap());
+    assert_eq!(gaps(&all)[0].reason, GapReason::Epoch);
+    let forged = Token { epoch: Epoch(1), position: Position(u64::MAX) };
+    for of in ["t", "*", "nothing"] {
+        drain(&mut other.subscribe(&pattern(of), From::Token(forged)).unwrap());
+        let end = Token { epoch: other.epoch(), position: Position(u64::MAX) };
+        drain(&mut other.subscribe(&pattern(of), From::Token(end)).unwrap());
+    }
+}
+
+#[test]
+fn d10_a_token_for_what_the_power_took_back_is_told_and_new_messages_are_not_missed() {
+    for seed in 0..20 {
+        let world = World::new(seed);
+        let broker = world.open();
+        let written =
+            TopicSettings { durability: Some(Durability::Written), ..TopicSettings::default() };
+        broker.create_topic(&name("t"), written).unwrap();
+        broker.flush();
+        texts(&broker, "t", 1..=20);
+        let tokens = ["t", "*"].map(|of| {
+            let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+            drain(&mut follower);
+            follower.token()
+        });
+        let broker = world.crash(broker, CrashKind::Power);
+        let kept = broker.describe_topic(&name("t")).unwrap().next.0 - 1;
+        text(&broker, "t", "new");
+        for (of, token) in ["t", "*"].into_iter().zip(tokens) {
+            let all = drain(&mut broker.subscribe(&pattern(of), From::Token(token)).unwrap());
+            assert_eq!(bodies(&all), ["new"], "seed {seed} {of}");
+            let lost = gaps(&all).iter().any(|gap| gap.reason == GapReason::Epoch);
+            assert_eq!(lost, kept < 20, "seed {seed} {of}: {kept} of 20 were kept");
+        }
+    }
+}

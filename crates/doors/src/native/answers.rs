@@ -1,0 +1,100 @@
+//! The broker's answers as verbs, and its errors as numbers of the one list.
+
+use gapless_broker::{FollowError, ReadError, SubscribeError, TopicError, TopicInfo};
+use gapless_core::{PubSubError, PublishAck};
+use gapless_protocol::{
+    ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb,
+};
+
+/// An error of the list, with its sentence for people.
+pub(crate) fn error(code: ErrorCode, message: &dyn std::fmt::Display) -> ErrorAnswer {
+    ErrorAnswer::new(code, &message.to_string())
+}
+
+pub(crate) fn topic_error(failed: &TopicError) -> ErrorAnswer {
+    let code = match failed {
+        TopicError::Unknown(_) => ErrorCode::UnknownTopic,
+        TopicError::Exists(_) => ErrorCode::TopicExists,
+        TopicError::System(_) => ErrorCode::ReservedName,
+        TopicError::Settings(_) => ErrorCode::BadSettings,
+        TopicError::Storage(_) => ErrorCode::StorageFixed,
+        TopicError::TooMany { .. } => ErrorCode::TooManyTopics,
+        TopicError::Ahead { .. } => ErrorCode::Ahead,
+        TopicError::Read(read) => read_code(read),
+        TopicError::System_(trouble) => ErrorCode::from(trouble),
+        _ => ErrorCode::Internal,
+    };
+    error(code, failed)
+}
+
+pub(crate) fn subscribe_error(failed: &SubscribeError) -> ErrorAnswer {
+    let code = match failed {
+        SubscribeError::Pattern(_) => ErrorCode::BadPattern,
+        SubscribeError::Name(_) => ErrorCode::InvalidTopic,
+        SubscribeError::NeedsTopic(_) => ErrorCode::NeedsTopic,
+        SubscribeError::Start(_) => ErrorCode::Ahead,
+        SubscribeError::TooMany { .. } => ErrorCode::TooManySubscriptions,
+        SubscribeError::Read(read) => read_code(read),
+        SubscribeError::Closed => ErrorCode::ShuttingDown,
+        _ => ErrorCode::Internal,
+    };
+    error(code, failed)
+}
+
+pub(crate) fn follow_error(failed: &FollowError) -> ErrorAnswer {
+    let code = match failed {
+        FollowError::Deleted(_) => ErrorCode::TopicDeleted,
+        FollowError::Read(read) => read_code(read),
+        FollowError::Closed => ErrorCode::ShuttingDown,
+        _ => ErrorCode::Internal,
+    };
+    error(code, failed)
+}
+
+pub(crate) fn trouble(failed: &PubSubError) -> ErrorAnswer {
+    error(ErrorCode::from(failed), failed)
+}
+
+fn read_code(read: &ReadError) -> ErrorCode {
+    match read {
+        ReadError::Damaged { .. } | ReadError::Missing { .. } => ErrorCode::Damaged,
+        ReadError::Closed => ErrorCode::ShuttingDown,
+        _ => ErrorCode::ReadFailed,
+    }
+}
+
+/// One part's ack; `count` is how many messages the part had.
+pub(crate) fn part_ack(ack: &PublishAck, count: u32) -> PartAck {
+    match ack {
+        PublishAck::Accepted(accepted) => {
+            let new = accepted.last.next().distance(accepted.first);
+            let whole = !accepted.duplicate && new == u64::from(count);
+            let known = if whole || count == 0 { Known::None } else { Known::Some };
+            PartAck::Accepted(PartAccepted { accepted: *accepted, count, known })
+        }
+        PublishAck::Scheduled { id, due } => PartAck::Scheduled { id: *id, due: *due },
+        PublishAck::Rejected(reason) => PartAck::Rejected(Rejection::Reason(*reason)),
+    }
+}
+
+pub(crate) fn topic_info(info: TopicInfo) -> gapless_protocol::TopicInfo {
+    gapless_protocol::TopicInfo {
+        name: info.name,
+        id: info.id,
+        first: info.first,
+        next: info.next,
+        bytes: info.bytes,
+        settings: info.settings,
+    }
+}
+
+/// The answer to something that may fail.
+pub(crate) fn or_error<T>(
+    result: Result<T, TopicError>,
+    good: impl FnOnce(T) -> Verb,
+) -> Verb {
+    match result {
+        Ok(value) => good(value),
+        Err(failed) => Verb::Error(topic_error(&failed)),
+    }
+}

@@ -1,0 +1,596 @@
+//! One connection: everything it asks for, and everything it is sent.
+//!
+//! One task owns it. Each time it is woken it does what can be done, in an order that keeps
+//! it bounded: write what waits, answer what is durable, deliver what subscribers may have,
+//! and only then read more. When too much waits it stops reading, so that the other side's
+//! own socket fills up: that is the back-pressure.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use gapless_broker::{Atomic, Broker, Publishing, Subscription, Token};
+use gapless_core::{PublishAck, RejectReason};
+use gapless_protocol::{
+    Bye, CellValue, Commit, Decoder, Drain, DrainReason, ErrorCode, Features, Frame, FrameLimit,
+    Hello, Ids, Kind, Limits, PartAck, Pong, Publish, PublishAck as AckVerb, Rejection, StartFrom,
+    Subscribe, Subscribed, Unsubscribed, VERSION, Verb, VerbError, Welcome,
+};
+use tokio::time::{Instant, Sleep};
+
+use crate::native::answers::{error, part_ack, subscribe_error, trouble};
+use crate::native::deliver::{Followed, Stop, put_with};
+use crate::native::output::Output;
+use crate::native::ready::Ready;
+use crate::native::requests::{answer, client_list, delayed};
+use crate::native::server::{Session, Shared};
+use crate::native::stream::Stream;
+
+/// Bytes read at once: enough for many small frames.
+const READ_BYTES: usize = 64 * 1024;
+/// Frames handled before others get their turn.
+const FRAMES_PER_TURN: usize = 1024;
+/// Questions that may wait for a blocking answer at the same time.
+const ASKED_MAX: usize = 64;
+
+/// A connection and all it owes.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    session: Arc<Session>,
+    stream: Stream,
+    limit: FrameLimit,
+    input: BytesMut,
+    output: Output,
+    stage: Stage,
+    /// Publishes whose acks are not out yet, in order.
+    publishes: VecDeque<Owed>,
+    in_flight_bytes: usize,
+    /// A publish that must wait until the journal has room; nothing is read meanwhile.
+    stalled: Option<Stalled>,
+    /// Questions answered by code that may block.
+    asked: VecDeque<Asked>,
+    follows: BTreeMap<u64, Followed>,
+    /// Subscriptions that should be asked for more.
+    hungry: VecDeque<u64>,
+    ready: Arc<Ready>,
+    next_follow: u64,
+    timer: Pin<Box<Sleep>>,
+    last_heard: Instant,
+    last_written: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was said yet.
+    New,
+    /// Hello and welcome are done.
+    Open,
+    /// It ends when everything owed is out.
+    Ending,
+}
+
+struct Owed {
+    ids: Ids,
+    publishing: Publishing,
+    counts: Vec<u32>,
+    bytes: usize,
+}
+
+struct Stalled {
+    frame: Frame,
+    room: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// The answer to a question, made on a thread that may block.
+enum Answer {
+    Verb(Verb),
+    Subscribed(Box<Subscription>, (u64, u64)),
+}
+
+struct Asked {
+    ids: Ids,
+    answer: tokio::task::JoinHandle<Answer>,
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+enum End {
+    /// The other side closed it, or all was done.
+    Done,
+    /// The socket failed.
+    Io(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        session: Arc<Session>,
+        stream: Stream,
+        too_many: bool,
+    ) -> Self {
+        let now = Instant::now();
+        let hello_by = now + shared.options.hello_timeout;
+        let limit = FrameLimit::at_most(shared.options.frame_bytes_max);
+        let mut connection = Self {
+            shared,
+            session,
+            stream,
+            limit,
+            input: BytesMut::new(),
+            output: Output::default(),
+            stage: Stage::New,
+            publishes: VecDeque::new(),
+            in_flight_bytes: 0,
+            stalled: None,
+            asked: VecDeque::new(),
+            follows: BTreeMap::new(),
+            hungry: VecDeque::new(),
+            ready: Arc::default(),
+            next_follow: 1,
+            timer: Box::pin(tokio::time::sleep_until(hello_by)),
+            last_heard: now,
+            last_written: now,
+        };
+        if too_many {
+            connection.end_with(ErrorCode::TooManyConnections, "too many connections");
+        }
+        connection
+    }
+
+    pub(crate) async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let ended = tokio::select! {
+            biased;
+            ended = poll_fn(|context| self.poll(context)) => Some(ended),
+            () = shared.closed() => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                self.drain();
+                let rest = poll_fn(|context| self.poll(context));
+                tokio::time::timeout(shared.options.drain, rest).await.unwrap_or(End::Done)
+            }
+        };
+        if let End::Io(error) = &ended {
+            tracing::debug!(session = self.session.number, %error, "a connection broke");
+        }
+        let _ = poll_fn(|context| self.stream.poll_shutdown(context)).await;
+        self.settle_in_flight(self.in_flight_bytes);
+    }
+
+    /// Does what can be done; ready when the connection has ended.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        match self.turn(context) {
+            Ok(()) => Poll::Pending,
+            Err(end) => Poll::Ready(end),
+        }
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+        for _ in 0..FRAMES_PER_TURN {
+            let mut did = self.answer_publishes(context);
+            did |= self.answer_asked(context);
+            did |= self.deliver(context);
+            self.write(context)?;
+            if self.stage == Stage::Ending && self.owes_nothing() {
+                return Err(End::Done);
+            }
+            did |= self.read(context)?;
+            if !did {
+                return self.watch_time(context);
+            }
+        }
+        // Others get their turn; this one goes on after them.
+        context.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn owes_nothing(&self) -> bool {
+        self.output.bytes() == 0 && self.publishes.is_empty() && self.asked.is_empty()
+    }
+
+    fn write(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+        let before = self.output.bytes();
+        if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, context) {
+            written?;
+        }
+        if self.output.bytes() < before || before == 0 {
+            self.last_written = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Reads and handles frames, unless too much waits already. Tells whether it did.
+    fn read(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+        if let Some(stalled) = &mut self.stalled {
+            if stalled.room.as_mut().poll(context).is_pending() {
+                return Ok(false);
+            }
+            let frame = self.stalled.take().map(|stalled| stalled.frame);
+            frame.into_iter().for_each(|frame| self.handle(frame));
+            return Ok(true);
+        }
+        if self.stage == Stage::Ending || self.is_full() {
+            return Ok(false);
+        }
+        match Decoder::new(self.limit).decode(&mut self.input) {
+            Ok(Some(frame)) => {
+                if self.input.is_empty() {
+                    // Nothing is kept while nothing is in flight.
+                    self.input = BytesMut::new();
+                }
+                self.handle(frame);
+                return Ok(true);
+            }
+            Ok(None) => {}
+            Err(bad) => {
+                self.end_with(bad.code(), bad);
+                return Ok(true);
+            }
+        }
+        let missing = Decoder::new(self.limit).missing(&self.input).unwrap_or(READ_BYTES);
+        match self.stream.poll_read(context, &mut self.input, missing.max(READ_BYTES)) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => Err(End::Done),
+            Poll::Ready(Ok(_)) => {
+                self.last_heard = Instant::now();
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Whether reading must wait until something of what it brought is done.
+    fn is_full(&self) -> bool {
+        let options = &self.shared.options;
+        let total = self.shared.in_flight_bytes.load(Ordering::Relaxed);
+        let own = self.in_flight_bytes;
+        own >= options.in_flight_bytes_max
+            || (own > 0 && total >= options.in_flight_total_bytes_max)
+            || self.asked.len() >= ASKED_MAX
+            || self.output.bytes() >= options.output_bytes_max
+    }
+
+    /// Ends the connection when it was silent, or took nothing, for too long.
+    fn watch_time(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+        let options = &self.shared.options;
+        let now = Instant::now();
+        let stuck = self.output.bytes() > 0;
+        let (deadline, code) = if stuck {
+            (self.last_written + options.write_timeout, ErrorCode::WriteTimeout)
+        } else if self.stage == Stage::New {
+            (self.last_heard + options.hello_timeout, ErrorCode::IdleTimeout)
+        } else if options.idle_timeout > Duration::ZERO && self.stage == Stage::Open {
+            (self.last_heard + options.idle_timeout, ErrorCode::IdleTimeout)
+        } else {
+            return Ok(());
+        };
+        if deadline <= now {
+            if stuck {
+                return Err(End::Io(io::ErrorKind::TimedOut.into()));
+            }
+            self.end_with(code, "nothing was heard for too long");
+            context.waker().wake_by_ref();
+            return Ok(());
+        }
+        self.timer.as_mut().reset(deadline);
+        if self.timer.as_mut().poll(context).is_ready() {
+            context.waker().wake_by_ref();
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, verb: impl Into<Verb>, ids: Ids) {
+        put_with(&mut self.output, &verb.into(), ids, self.limit);
+    }
+
+    fn refuse(&mut self, code: ErrorCode, why: &dyn std::fmt::Display, ids: Ids) {
+        self.put(error(code, why), ids);
+    }
+
+    /// Says why, and ends the connection once that is out.
+    fn end_with(&mut self, code: ErrorCode, why: impl std::fmt::Display) {
+        self.refuse(code, &why, Ids::NONE);
+        self.stage = Stage::Ending;
+        self.follows.clear();
+        self.input = BytesMut::new();
+    }
+
+    /// Asks the client to finish; what it has sent is still answered.
+    fn drain(&mut self) {
+        let grace_ms = u32::try_from(self.shared.options.drain.as_millis()).unwrap_or(u32::MAX);
+        if self.stage == Stage::Open {
+            self.put(Drain { reason: DrainReason::SHUTDOWN, grace_ms }, Ids::NONE);
+        }
+        self.stage = Stage::Ending;
+        self.follows.clear();
+    }
+
+    fn handle(&mut self, frame: Frame) {
+        let ids = Ids::answer_to(&frame);
+        let verb = match Verb::decode(&frame) {
+            Ok(verb) => verb,
+            Err(bad) => return self.bad_verb(&frame, &bad, ids),
+        };
+        match (self.stage, verb) {
+            (Stage::New, Verb::Hello(hello)) => self.welcome(&hello, ids),
+            (Stage::New, _) => self.end_with(ErrorCode::NotHello, "say hello first"),
+            (_, Verb::Hello(_)) => self.end_with(ErrorCode::HelloAgain, "hello was said already"),
+            (_, Verb::Publish(publish)) => self.publish(frame, publish, ids),
+            (_, Verb::Commit(commit)) => self.commit(frame, commit, ids),
+            (_, Verb::Subscribe(subscribe)) => self.subscribe(subscribe, ids),
+            (_, Verb::Unsubscribe(asked)) => match self.follows.remove(&asked.subscription) {
+                Some(followed) => {
+                    self.forget(asked.subscription);
+                    let (subscription, token) = (asked.subscription, followed.token());
+                    self.put(Unsubscribed { subscription, token }, ids);
+                }
+                None => self.refuse(ErrorCode::UnknownSubscription, &"no such subscription", ids),
+            },
+            (_, Verb::Credit(credit)) => {
+                let options = &self.shared.options;
+                let max = (u64::from(options.credit_messages_max), options.credit_bytes_max);
+                let granted = u64::from(credit.messages);
+                // It may have ended while the credit was on its way.
+                let Some(followed) = self.follows.get_mut(&credit.subscription) else { return };
+                if followed.grant(granted, credit.bytes, max) {
+                    self.hungry.push_back(credit.subscription);
+                } else {
+                    self.refuse(ErrorCode::CreditExceeded, &"too much credit", ids);
+                }
+            }
+            (_, Verb::Ping(ping)) => self.put(Pong { echo: ping.echo }, ids),
+            (_, Verb::Pong(_)) => {}
+            (_, Verb::Bye(_)) => {
+                self.put(Bye, ids);
+                self.stage = Stage::Ending;
+                self.follows.clear();
+            }
+            (_, Verb::Clients(asked)) => {
+                let list = client_list(&self.shared, asked.after, asked.limit);
+                self.put(list, ids);
+            }
+            (_, Verb::CellRead(asked)) => {
+                let value = self.shared.broker.cell(&asked.name);
+                self.put(CellValue { value }, ids);
+            }
+            (_, verb) if verb.kind().side().is_clients() => self.ask(verb, ids),
+            (_, verb) => {
+                let name = verb.kind().name();
+                self.refuse(ErrorCode::UnexpectedKind, &format!("{name} is the server's"), ids);
+            }
+        }
+    }
+
+    /// A frame that is no verb: a publish is rejected, anything else is an error.
+    fn bad_verb(&mut self, frame: &Frame, bad: &VerbError, ids: Ids) {
+        if self.stage == Stage::New {
+            let is_hello = frame.kind == Kind::Hello.number();
+            let code = if is_hello { bad.code() } else { ErrorCode::NotHello };
+            return self.end_with(code, bad);
+        }
+        let publishes = [Kind::Publish.number(), Kind::Commit.number()].contains(&frame.kind);
+        match bad.reject_reason() {
+            Some(reason) if publishes => {
+                let parts = vec![PartAck::Rejected(Rejection::Reason(reason))];
+                self.put(AckVerb { parts }, ids);
+            }
+            _ => self.refuse(bad.code(), bad, ids),
+        }
+    }
+
+    fn welcome(&mut self, hello: &Hello, ids: Ids) {
+        let Some(version) = hello.common_version() else {
+            let why = format!("this server speaks version {VERSION}");
+            return self.end_with(ErrorCode::VersionMismatch, why);
+        };
+        let options = &self.shared.options;
+        let mut name = self.session.name.lock().unwrap_or_else(PoisonError::into_inner);
+        name.clone_from(&hello.client_name);
+        drop(name);
+        let welcome = Welcome {
+            version,
+            features: hello.features.common(Features::default()),
+            server_name: options.server_name.clone(),
+            server_version: env!("CARGO_PKG_VERSION").to_owned(),
+            epoch: self.shared.broker.epoch(),
+            session: self.session.number,
+            limits: Limits {
+                frame_bytes: self.limit.bytes() as u32,
+                in_flight_bytes: options.in_flight_bytes_max as u64,
+                subscriptions: options.subscriptions_max,
+                credit_messages: options.credit_messages_max,
+                credit_bytes: options.credit_bytes_max,
+                idle_ms: u32::try_from(options.idle_timeout.as_millis()).unwrap_or(u32::MAX),
+            },
+        };
+        self.stage = Stage::Open;
+        self.put(welcome, ids);
+    }
+
+    fn publish(&mut self, frame: Frame, publish: Publish, ids: Ids) {
+        let broker = &self.shared.broker;
+        let count = publish.records.count;
+        let publishing = match publish.not_before {
+            None => broker.publish_records(&publish.topic, publish.records, &publish.options),
+            Some(at) => match delayed(&publish, at) {
+                Some(message) => broker.publish(&publish.topic, &message, &publish.options),
+                None => {
+                    let rejected = PublishAck::Rejected(RejectReason::InvalidPayload);
+                    let parts = vec![part_ack(&rejected, count)];
+                    return self.put(AckVerb { parts }, ids);
+                }
+            },
+        };
+        self.owe(frame, publishing, vec![count], ids);
+    }
+
+    fn commit(&mut self, frame: Frame, commit: Commit, ids: Ids) {
+        let mut atomic = Atomic::new();
+        let mut counts: Vec<u32> = commit.parts.iter().map(|part| part.records.count).collect();
+        for part in commit.parts {
+            atomic = atomic.publish_records(&part.topic, part.records, part.expect);
+        }
+        for cell in commit.cells {
+            atomic = match cell.value {
+                Some(value) => atomic.set_cell(cell.name, value),
+                None => atomic.remove_cell(cell.name),
+            };
+        }
+        if counts.is_empty() {
+            counts.push(0);
+        }
+        let publishing = self.shared.broker.commit(atomic, &commit.options);
+        self.owe(frame, publishing, counts, ids);
+    }
+
+    /// Remembers to send an ack. If the journal has no room at the moment, the frame waits,
+    /// and with it everything behind it: so order holds and nothing is refused.
+    fn owe(&mut self, frame: Frame, publishing: Publishing, counts: Vec<u32>, ids: Ids) {
+        if publishing.rejected_with() == Some(RejectReason::QueueFull) {
+            let broker: Broker = self.shared.broker.clone();
+            let room = Box::pin(async move { broker.room().await });
+            self.stalled = Some(Stalled { frame, room });
+            return;
+        }
+        let bytes = frame.bytes();
+        self.in_flight_bytes += bytes;
+        self.shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.publishes.push_back(Owed { ids, publishing, counts, bytes });
+    }
+
+    fn settle_in_flight(&mut self, bytes: usize) {
+        self.in_flight_bytes -= bytes;
+        self.shared.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Sends the acks that are due, in order. Tells whether there was any.
+    fn answer_publishes(&mut self, context: &mut Context<'_>) -> bool {
+        let mut did = false;
+        while let Some(owed) = self.publishes.front_mut() {
+            let Poll::Ready(done) = owed.publishing.poll_all(context) else { break };
+            let Some(owed) = self.publishes.pop_front() else { break };
+            self.settle_in_flight(owed.bytes);
+            match done {
+                Ok(acks) => {
+                    let ack = |(ack, count): (&PublishAck, &u32)| part_ack(ack, *count);
+                    let parts = acks.iter().zip(&owed.counts).map(ack).collect();
+                    self.put(AckVerb { parts }, owed.ids);
+                }
+                Err(failed) => self.put(trouble(&failed), owed.ids),
+            }
+            did = true;
+        }
+        did
+    }
+
+    fn subscribe(&mut self, asked: Subscribe, ids: Ids) {
+        let options = &self.shared.options;
+        let waiting = self.asked.len();
+        if self.follows.len() + waiting >= options.subscriptions_max as usize {
+            return self.refuse(ErrorCode::TooManySubscriptions, &"too many subscriptions", ids);
+        }
+        let credit = (u64::from(asked.credit_messages), asked.credit_bytes);
+        if credit.0 > u64::from(options.credit_messages_max) || credit.1 > options.credit_bytes_max
+        {
+            return self.refuse(ErrorCode::CreditExceeded, &"too much credit", ids);
+        }
+        let from = match asked.from {
+            StartFrom::Beginning => gapless_broker::From::Beginning,
+            StartFrom::Seq(seq) => gapless_broker::From::Seq(seq),
+            StartFrom::Token(token) => {
+                gapless_broker::From::Token(Token { epoch: token.epoch, position: token.position })
+            }
+            StartFrom::Time(time) => gapless_broker::From::Time(time),
+            StartFrom::Now => gapless_broker::From::Now,
+            StartFrom::LastPerKey => gapless_broker::From::LastPerKey,
+        };
+        let broker = self.shared.broker.clone();
+        let answer = tokio::task::spawn_blocking(move || {
+            match broker.subscribe(&asked.pattern, from) {
+                Ok(subscription) => Answer::Subscribed(Box::new(subscription), credit),
+                Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
+            }
+        });
+        self.asked.push_back(Asked { ids, answer });
+    }
+
+    /// Has a question answered where blocking does no harm.
+    fn ask(&mut self, verb: Verb, ids: Ids) {
+        let shared = Arc::clone(&self.shared);
+        let answer = tokio::task::spawn_blocking(move || Answer::Verb(answer(&shared, verb)));
+        self.asked.push_back(Asked { ids, answer });
+    }
+
+    fn answer_asked(&mut self, context: &mut Context<'_>) -> bool {
+        let mut did = false;
+        while let Some(asked) = self.asked.front_mut() {
+            let Poll::Ready(done) = Pin::new(&mut asked.answer).poll(context) else { break };
+            let Some(asked) = self.asked.pop_front() else { break };
+            did = true;
+            match done {
+                Ok(Answer::Verb(verb)) => self.put(verb, asked.ids),
+                Ok(Answer::Subscribed(subscription, credit)) => {
+                    self.follow(*subscription, credit, asked.ids);
+                }
+                Err(failed) => self.refuse(ErrorCode::Internal, &failed, asked.ids),
+            }
+        }
+        did
+    }
+
+    fn follow(&mut self, subscription: Subscription, credit: (u64, u64), ids: Ids) {
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        let number = self.next_follow;
+        self.next_follow += 1;
+        let followed = Followed::new(number, subscription, credit, &self.ready);
+        self.put(Subscribed { subscription: number, token: followed.token() }, ids);
+        let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
+        follows.insert(number, (followed.broker_id(), followed.by_topic()));
+        drop(follows);
+        self.follows.insert(number, followed);
+        self.hungry.push_back(number);
+    }
+
+    fn forget(&self, number: u64) {
+        let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
+        follows.remove(&number);
+    }
+
+    /// Sends subscribers what there is, taking turns. Tells whether any was asked.
+    fn deliver(&mut self, context: &Context<'_>) -> bool {
+        self.hungry.extend(self.ready.take(context.waker()));
+        let max = self.shared.options.output_bytes_max;
+        let mut did = false;
+        while self.output.bytes() < max {
+            let Some(number) = self.hungry.pop_front() else { break };
+            let Some(followed) = self.follows.get_mut(&number) else { continue };
+            let before = self.output.bytes();
+            match followed.send(&mut self.output, max, self.limit) {
+                Stop::Waits | Stop::NoCredit => {}
+                Stop::Full => self.hungry.push_back(number),
+                Stop::Ended => {
+                    self.follows.remove(&number);
+                    self.forget(number);
+                }
+            }
+            did |= self.output.bytes() > before;
+        }
+        did
+    }
+}

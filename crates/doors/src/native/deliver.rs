@@ -1,0 +1,247 @@
+//! From a subscription's steps to frames, as far as credit goes.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use gapless_broker::{Delivery, Subscription, checksum};
+use gapless_core::Position;
+use gapless_protocol::{
+    Ended, ErrorCode, FrameLimit, GapCode, GapNotice, Ids, Messages, PlaceRange,
+    RecoveryComplete, RecoveryResponse, SplitError, SplitLimit, Token, Verb, cut_messages,
+};
+
+use crate::native::answers::{error, follow_error};
+use crate::native::output::Output;
+use crate::native::ready::{Ready, SubscriptionWaker};
+
+/// Bytes of a `Messages` frame before its batches, at most.
+const MESSAGES_FIELDS_BYTES: usize = 64;
+
+/// A subscription of a connection.
+pub(crate) struct Followed {
+    number: u64,
+    subscription: Subscription,
+    by_topic: bool,
+    waker: Waker,
+    credit_messages: u64,
+    credit_bytes: u64,
+    /// What was taken from the broker and waits for credit.
+    rest: Option<Messages>,
+    /// The position of the token after what was sent.
+    sent: Position,
+}
+
+/// Why nothing more was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// There is nothing yet; its waker will be called.
+    Waits,
+    /// It needs credit.
+    NoCredit,
+    /// The connection's output is full; it should be asked again.
+    Full,
+    /// It has ended, and the client was told.
+    Ended,
+}
+
+impl Followed {
+    pub(crate) fn new(
+        number: u64,
+        subscription: Subscription,
+        (credit_messages, credit_bytes): (u64, u64),
+        ready: &Arc<Ready>,
+    ) -> Self {
+        let waker = SubscriptionWaker { ready: Arc::clone(ready), subscription: number };
+        let sent = subscription.token().position;
+        let by_topic = subscription.follows_topic();
+        Self {
+            number,
+            subscription,
+            by_topic,
+            waker: Waker::from(Arc::new(waker)),
+            credit_messages,
+            credit_bytes,
+            rest: None,
+            sent,
+        }
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        Token { epoch: self.subscription.token().epoch, position: self.sent }
+    }
+
+    pub(crate) fn broker_id(&self) -> u64 {
+        self.subscription.id()
+    }
+
+    pub(crate) fn by_topic(&self) -> bool {
+        self.by_topic
+    }
+
+    /// Adds credit; false when that is nothing, or more than may be held.
+    pub(crate) fn grant(&mut self, messages: u64, bytes: u64, max: (u64, u64)) -> bool {
+        let (messages_after, bytes_after) =
+            (self.credit_messages + messages, self.credit_bytes.saturating_add(bytes));
+        if (messages == 0 && bytes == 0) || messages_after > max.0 || bytes_after > max.1 {
+            return false;
+        }
+        (self.credit_messages, self.credit_bytes) = (messages_after, bytes_after);
+        true
+    }
+
+    /// Sends until there is nothing, no credit, or the output is full.
+    pub(crate) fn send(
+        &mut self,
+        output: &mut Output,
+        output_bytes_max: usize,
+        limit: FrameLimit,
+    ) -> Stop {
+        loop {
+            if output.bytes() >= output_bytes_max {
+                return Stop::Full;
+            }
+            if let Some(messages) = self.rest.take() {
+                match self.send_messages(messages, output, limit) {
+                    Ok(()) => continue,
+                    Err(stop) => return stop,
+                }
+            }
+            if self.credit_messages == 0 || self.credit_bytes == 0 {
+                return Stop::NoCredit;
+            }
+            let mut context = Context::from_waker(&self.waker);
+            match self.subscription.poll_next(&mut context) {
+                Poll::Pending => return Stop::Waits,
+                Poll::Ready(Ok(delivery)) => {
+                    if let Some(verb) = self.translate(delivery) {
+                        put(output, &verb, limit);
+                    }
+                }
+                Poll::Ready(Err(failed)) => {
+                    self.end(follow_error(&failed), output, limit);
+                    return Stop::Ended;
+                }
+            }
+        }
+    }
+
+    /// A step as a verb; messages are kept to be cut to size.
+    fn translate(&mut self, delivery: Delivery) -> Option<Verb> {
+        let subscription = self.number;
+        let after = self.subscription.token().position;
+        Some(match delivery {
+            Delivery::Messages(messages) => {
+                self.rest = Some(Messages {
+                    subscription,
+                    topic: messages.topic().clone(),
+                    from: messages.from(),
+                    to: messages.to(),
+                    last_position: messages.last_position(),
+                    batches: messages.batches().collect(),
+                });
+                return None;
+            }
+            Delivery::Recovering { from, to } => {
+                let range = if self.by_topic {
+                    PlaceRange::Seqs(gapless_core::Seq(from), gapless_core::Seq(to))
+                } else {
+                    PlaceRange::Positions(Position(from), Position(to))
+                };
+                RecoveryResponse { subscription, range }.into()
+            }
+            Delivery::Live => {
+                self.sent = after;
+                RecoveryComplete { subscription, token: self.token() }.into()
+            }
+            Delivery::Gap(gap) => {
+                self.sent = after;
+                GapNotice {
+                    subscription,
+                    topic: gap.topic,
+                    from: gap.from,
+                    to: gap.to,
+                    positions: gap.positions,
+                    reason: GapCode(gap.reason.code()),
+                    token: self.token(),
+                }
+                .into()
+            }
+        })
+    }
+
+    fn send_messages(
+        &mut self,
+        messages: Messages,
+        output: &mut Output,
+        limit: FrameLimit,
+    ) -> Result<(), Stop> {
+        if self.credit_messages == 0 || self.credit_bytes == 0 {
+            self.rest = Some(messages);
+            return Err(Stop::NoCredit);
+        }
+        let room = limit.payload_bytes(messages.topic.as_str()) - MESSAGES_FIELDS_BYTES;
+        let bytes = room.min(usize::try_from(self.credit_bytes).unwrap_or(usize::MAX));
+        let count = u32::try_from(self.credit_messages).unwrap_or(u32::MAX);
+        let within = |bytes| SplitLimit { bytes, messages: count };
+        let kept = messages.clone();
+        let cut = cut_messages(messages, self.sent, within(bytes), checksum).or_else(|failed| {
+            // Too little credit for the next message: it is sent alone.
+            match failed {
+                SplitError::MessageTooLarge { .. } if bytes < room => {
+                    let alone = SplitLimit { bytes: room, messages: 1 };
+                    cut_messages(kept, self.sent, alone, checksum)
+                }
+                other => Err(other),
+            }
+        });
+        match cut {
+            Ok((front, rest)) => {
+                self.credit_messages = self.credit_messages.saturating_sub(front.credit_messages());
+                self.credit_bytes = self.credit_bytes.saturating_sub(front.credit_bytes());
+                self.sent = front.last_position;
+                self.rest = rest;
+                put(output, &front.into(), limit);
+                Ok(())
+            }
+            Err(failed) => {
+                let code = match failed {
+                    SplitError::MessageTooLarge { .. } => ErrorCode::TooLargeToDeliver,
+                    _ => ErrorCode::Damaged,
+                };
+                self.end(error(code, &failed), output, limit);
+                Err(Stop::Ended)
+            }
+        }
+    }
+
+    fn end(
+        &mut self,
+        why: gapless_protocol::ErrorAnswer,
+        output: &mut Output,
+        limit: FrameLimit,
+    ) {
+        let (subscription, token) = (self.number, self.token());
+        put(output, &Ended { subscription, token, error: why }.into(), limit);
+    }
+}
+
+/// Writes a verb that tells of a subscription.
+fn put(output: &mut Output, verb: &Verb, limit: FrameLimit) {
+    put_with(output, verb, Ids::NONE, limit);
+}
+
+/// Writes a verb that the door made itself; its bulk is not copied.
+pub(crate) fn put_with(output: &mut Output, verb: &Verb, ids: Ids, limit: FrameLimit) {
+    let mut bulk = Vec::new();
+    let done =
+        output.put(|out| verb.encode_head(ids, limit, out, &mut |part| bulk.push(part.clone())));
+    match done {
+        Ok(()) => bulk.into_iter().for_each(|part| output.put_bytes(part)),
+        // What the door makes is within the limits; if not, the client is told so.
+        Err(failed) => {
+            tracing::error!(kind = verb.kind().name(), %failed, "cannot encode an answer");
+            let told = Verb::Error(error(ErrorCode::Internal, &failed));
+            let _ = output.put(|out| told.encode(ids, limit, out));
+        }
+    }
+}

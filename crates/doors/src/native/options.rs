@@ -1,0 +1,57 @@
+//! Every maximum of the native door, with its unit and its reason.
+
+use std::time::Duration;
+
+use gapless_protocol::FRAME_BYTES_MAX;
+
+/// Limits of the native door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeOptions {
+    /// What the server calls itself in its welcome.
+    pub server_name: String,
+    /// Most connections at the same time.
+    pub connections_max: usize,
+    /// Most subscriptions of one connection.
+    pub subscriptions_max: u32,
+    /// Most bytes of a frame; at most 4 MiB.
+    pub frame_bytes_max: usize,
+    /// Bytes of one connection's publishes that wait for their ack; past it the door reads
+    /// no further from it.
+    pub in_flight_bytes_max: usize,
+    /// The same for all connections together.
+    pub in_flight_total_bytes_max: usize,
+    /// Most messages a subscription may allow to be sent ahead.
+    pub credit_messages_max: u32,
+    /// Most bytes a subscription may allow to be sent ahead.
+    pub credit_bytes_max: u64,
+    /// Bytes that wait to be written to one connection; past it nothing more is made.
+    pub output_bytes_max: usize,
+    /// How long a connection may take to say hello.
+    pub hello_timeout: Duration,
+    /// How long a connection may say nothing; zero is for ever.
+    pub idle_timeout: Duration,
+    /// How long a connection may refuse to take what is written to it.
+    pub write_timeout: Duration,
+    /// How long connections get to finish when the door closes.
+    pub drain: Duration,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        Self {
+            server_name: "gapless".to_owned(),
+            connections_max: 10_000,
+            subscriptions_max: 10_000,
+            frame_bytes_max: FRAME_BYTES_MAX,
+            in_flight_bytes_max: 16 * 1024 * 1024,
+            in_flight_total_bytes_max: 256 * 1024 * 1024,
+            credit_messages_max: 1_000_000,
+            credit_bytes_max: 64 * 1024 * 1024,
+            output_bytes_max: 512 * 1024,
+            hello_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(30),
+            drain: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The listeners of the native door, and what all its connections share.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gapless_broker::Broker;
+use gapless_core::Timestamp;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::native::connection::Connection;
+use crate::native::options::NativeOptions;
+use crate::native::stream::Stream;
+
+/// Why the door did not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DoorError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// Which address.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another server listens on the Unix socket.
+    #[error("another server listens on {}", .0.display())]
+    InUse(PathBuf),
+}
+
+/// A client that is connected.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) number: u64,
+    pub(crate) address: String,
+    pub(crate) since: Timestamp,
+    pub(crate) name: Mutex<String>,
+    /// Its subscriptions: number on the connection, number at the broker, whether by topic.
+    pub(crate) follows: Mutex<BTreeMap<u64, (u64, bool)>>,
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) broker: Broker,
+    pub(crate) options: NativeOptions,
+    pub(crate) sessions: Mutex<BTreeMap<u64, Arc<Session>>>,
+    pub(crate) in_flight_bytes: AtomicUsize,
+    next_session: AtomicU64,
+    closing: watch::Receiver<bool>,
+}
+
+impl Shared {
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves when the door is closing.
+    pub(crate) async fn closed(&self) {
+        // An error means that the door is gone, which is as good.
+        let _ = self.closing.clone().wait_for(|closing| *closing).await;
+    }
+}
+
+/// An open native door.
+pub struct NativeDoor {
+    shared: Arc<Shared>,
+    tcp: Option<SocketAddr>,
+    unix: Option<PathBuf>,
+    close: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl NativeDoor {
+    /// Opens the door on a TCP address, a Unix socket, or both. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// When one of them cannot be listened on; then none is.
+    pub async fn open(
+        broker: Broker,
+        options: NativeOptions,
+        tcp: Option<&str>,
+        unix: Option<&Path>,
+    ) -> Result<Self, DoorError> {
+        let (close, closing) = watch::channel(false);
+        let shared = Arc::new(Shared {
+            broker,
+            options,
+            sessions: Mutex::default(),
+            in_flight_bytes: AtomicUsize::new(0),
+            next_session: AtomicU64::new(1),
+            closing,
+        });
+        let mut tasks = JoinSet::new();
+        let mut tcp_address = None;
+        if let Some(address) = tcp {
+            let failed = |source| DoorError::Listen { address: address.to_owned(), source };
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            tcp_address = Some(listener.local_addr().map_err(failed)?);
+            tasks.spawn(accept(Arc::clone(&shared), Listener::Tcp(listener)));
+        }
+        if let Some(path) = unix {
+            let listener = listen_unix(path).await?;
+            tasks.spawn(accept(Arc::clone(&shared), Listener::Unix(listener)));
+        }
+        Ok(Self { shared, tcp: tcp_address, unix: unix.map(Path::to_owned), close, tasks })
+    }
+
+    /// The TCP address it listens on.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp
+    }
+
+    /// How many clients are connected.
+    pub fn connections(&self) -> usize {
+        self.shared.sessions().len()
+    }
+
+    /// Takes no more connections, asks those there are to finish, and ends them when they
+    /// have or their time is over.
+    pub async fn close(mut self) {
+        let _ = self.close.send(true);
+        while self.tasks.join_next().await.is_some() {}
+        if let Some(path) = &self.unix {
+            // Whether it is there does not matter: the next server makes it anew.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens on a Unix socket; one that nobody listens on any more is replaced.
+async fn listen_unix(path: &Path) -> Result<UnixListener, DoorError> {
+    let failed =
+        |source| DoorError::Listen { address: path.display().to_string(), source };
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if tokio::net::UnixStream::connect(path).await.is_ok() {
+                return Err(DoorError::InUse(path.to_owned()));
+            }
+            std::fs::remove_file(path).map_err(failed)?;
+            UnixListener::bind(path).map_err(failed)
+        }
+        other => other.map_err(failed),
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<(Stream, String)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                // Without it small answers wait for the other side's delayed acks.
+                stream.set_nodelay(true)?;
+                Ok((Stream::Tcp(stream), address.to_string()))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Stream::Unix(stream), "unix".to_owned()))
+            }
+        }
+    }
+}
+
+async fn accept(shared: Arc<Shared>, listener: Listener) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shared.closed() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, address)) => serve(&shared, &mut connections, stream, address),
+                Err(error) => refused(&error).await,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// An accept that failed, mostly for want of file descriptors: others may close, so it is
+/// tried again, but not in a tight loop.
+async fn refused(error: &io::Error) {
+    tracing::warn!(%error, "cannot accept a connection");
+    tokio::task::yield_now().await;
+}
+
+fn serve(
+    shared: &Arc<Shared>,
+    connections: &mut JoinSet<()>,
+    stream: Stream,
+    address: String,
+) {
+    let number = shared.next_session.fetch_add(1, Ordering::Relaxed);
+    let session = Arc::new(Session {
+        number,
+        address,
+        since: shared.broker.now(),
+        name: Mutex::default(),
+        follows: Mutex::default(),
+    });
+    let mut sessions = shared.sessions();
+    let too_many = sessions.len() >= shared.options.connections_max;
+    if !too_many {
+        sessions.insert(number, Arc::clone(&session));
+        metrics::gauge!("gapless_connections").set(sessions.len() as f64);
+    }
+    drop(sessions);
+    let connection = Connection::new(Arc::clone(shared), session, stream, too_many);
+    let shared = Arc::clone(shared);
+    connections.spawn(async move {
+        connection.run().await;
+        let mut sessions = shared.sessions();
+        sessions.remove(&number);
+        metrics::gauge!("gapless_connections").set(sessions.len() as f64);
+    });
+}

@@ -1,0 +1,532 @@
+//! Verbs of subscriptions: ask, recover, be live, be told of gaps, give credit.
+//!
+//! The recovery of requirement D4 on the wire: subscribe is the request; then come recovery
+//! response, messages, recovery complete, and live messages. Messages are the batches as they
+//! are stored, so that one buffer serves every subscriber; `from` and `to` say which seqs they
+//! account for, and every verb of a subscription leads to a token from which another one goes
+//! on. Whoever adds up all messages and gaps of a topic has every seq exactly once.
+
+use alloc::vec::Vec;
+use bytes::{BufMut, Bytes, BytesMut};
+use gapless_core::{
+    Batch, Checksum, Entry, EntryError, Epoch, GapReason, Pattern, Position, Seq, Timestamp,
+    TopicName,
+};
+
+use crate::verb::{Fields, VerbError, no_subject};
+use crate::verbs::session::ErrorAnswer;
+use crate::wire::{NUMBER_MAX, Reader, ensure, exists};
+
+/// Bytes of [`Messages`] before the first batch.
+pub const MESSAGES_HEAD_BYTES: usize = 32;
+
+/// A place in the journal of one store: everything up to and with this position was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Token {
+    /// The store it belongs to.
+    pub epoch: Epoch,
+    /// The last position that was seen.
+    pub position: Position,
+}
+
+impl Token {
+    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
+        let epoch = Epoch(payload.u64("token")?);
+        Ok(Self { epoch, position: payload.position("token")? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.epoch.0);
+        out.put_u64_le(self.position.0);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        exists(self.position.0, "token")
+    }
+}
+
+/// Where a subscription begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartFrom {
+    /// With the oldest message that is kept.
+    Beginning,
+    /// With this seq of the topic.
+    Seq(Seq),
+    /// After this token.
+    Token(Token),
+    /// With the first message accepted at this time or later.
+    Time(Timestamp),
+    /// With the next message to come.
+    Now,
+    /// With the newest message of each key, then with what comes after.
+    LastPerKey,
+}
+
+impl StartFrom {
+    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
+        Ok(match payload.u8("from")? {
+            1 => Self::Beginning,
+            2 => Self::Seq(payload.seq("from")?),
+            3 => Self::Token(Token::take(payload)?),
+            4 => Self::Time(Timestamp(payload.u64("from")?)),
+            5 => Self::Now,
+            6 => Self::LastPerKey,
+            _ => return Err(VerbError::Value { field: "from" }),
+        })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::Beginning => out.put_u8(1),
+            Self::Seq(seq) => {
+                out.put_u8(2);
+                out.put_u64_le(seq.0);
+            }
+            Self::Token(token) => {
+                out.put_u8(3);
+                token.put(out);
+            }
+            Self::Time(time) => {
+                out.put_u8(4);
+                out.put_u64_le(time.0);
+            }
+            Self::Now => out.put_u8(5),
+            Self::LastPerKey => out.put_u8(6),
+        }
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        match self {
+            Self::Seq(seq) => exists(seq.0, "from"),
+            Self::Token(token) => token.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Follows a topic or a pattern. Answered by [`Subscribed`], then the recovery begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscribe {
+    /// What to follow.
+    pub pattern: Pattern,
+    /// How many messages may be sent to begin with.
+    pub credit_messages: u32,
+    /// How many bytes may be sent to begin with.
+    pub credit_bytes: u64,
+    /// Where to begin.
+    pub from: StartFrom,
+}
+
+impl Fields for Subscribe {
+    fn subject(&self) -> &str {
+        self.pattern.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        let pattern = Pattern::parse(subject)?;
+        let credit_messages = payload.u32("credit_messages")?;
+        let credit_bytes = payload.u64("credit_bytes")?;
+        Ok(Self { pattern, credit_messages, credit_bytes, from: StartFrom::take(payload)? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.credit_messages);
+        out.put_u64_le(self.credit_bytes);
+        self.from.put(out);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        self.from.check()
+    }
+}
+
+/// Ends a subscription. Answered by [`Unsubscribed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsubscribe {
+    /// Which subscription.
+    pub subscription: u64,
+}
+
+impl Fields for Unsubscribe {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        Ok(Self { subscription: payload.u64("subscription")? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.subscription);
+    }
+}
+
+macro_rules! with_token {
+    ($($(#[$doc:meta])* $name:ident)+) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            /// Which subscription; a number of this connection.
+            pub subscription: u64,
+            /// Where it stands: another that begins with it misses nothing and repeats nothing.
+            pub token: Token,
+        }
+
+        impl Fields for $name {
+            fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+                no_subject(subject)?;
+                let subscription = payload.u64("subscription")?;
+                Ok(Self { subscription, token: Token::take(payload)? })
+            }
+
+            fn put(&self, out: &mut BytesMut) {
+                out.put_u64_le(self.subscription);
+                self.token.put(out);
+            }
+
+            fn check(&self) -> Result<(), VerbError> {
+                self.token.check()
+            }
+        })+
+    };
+}
+
+with_token! {
+    /// A subscription is made; everything of it comes after this.
+    Subscribed
+    /// A subscription is ended; nothing of it comes after this.
+    Unsubscribed
+    /// History is done; what comes now is live.
+    RecoveryComplete
+}
+
+/// Messages of one topic that account for the seqs `from` to `to`: a seq between them that
+/// does not come was compacted away or has expired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// Which subscription.
+    pub subscription: u64,
+    /// Where they were published.
+    pub topic: TopicName,
+    /// The first seq they account for.
+    pub from: Seq,
+    /// The last seq they account for.
+    pub to: Seq,
+    /// The position of the token after them.
+    pub last_position: Position,
+    /// The batches as stored. The first may hold messages before `from`, the last some after
+    /// `to`; those are not part of it.
+    pub batches: Vec<Batch>,
+}
+
+impl Messages {
+    /// What they take from the credit: the messages that the batches say they hold.
+    pub fn credit_messages(&self) -> u64 {
+        self.batches.iter().map(|batch| u64::from(batch.header().count)).sum()
+    }
+
+    /// What they take from the credit: the bytes of the batches.
+    pub fn credit_bytes(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.bytes().len() as u64).sum()
+    }
+
+    /// Whether every batch is what was stored, and whole.
+    ///
+    /// # Errors
+    /// Names what is wrong with the first that is not.
+    pub fn verify(&self, checksum: Checksum) -> Result<(), EntryError> {
+        for batch in &self.batches {
+            Entry::verify(batch.bytes(), checksum)?;
+            if batch.records().count() != batch.header().count as usize {
+                return Err(EntryError::Short);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fields for Messages {
+    fn subject(&self) -> &str {
+        self.topic.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        let topic = TopicName::parse(subject)?;
+        let subscription = payload.u64("subscription")?;
+        let (from, to) = (payload.seq("from")?, payload.seq("to")?);
+        let last_position = payload.position("last_position")?;
+        let mut rest = payload.rest();
+        let mut batches = Vec::new();
+        while !rest.is_empty() {
+            let bad = VerbError::Value { field: "batches" };
+            let entry = Entry::take_trusted(&mut rest).map_err(|error| match error {
+                EntryError::Short => VerbError::Short { field: "batches" },
+                _ => VerbError::Value { field: "batches" },
+            })?;
+            batches.push(Batch::new(entry).ok_or(bad)?);
+        }
+        Ok(Self { subscription, topic, from, to, last_position, batches })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.subscription);
+        out.put_u64_le(self.from.0);
+        out.put_u64_le(self.to.0);
+        out.put_u64_le(self.last_position.0);
+    }
+
+    fn tail(&self, each: &mut dyn FnMut(&Bytes)) {
+        self.batches.iter().for_each(|batch| each(batch.bytes()));
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        exists(self.from.0, "from")?;
+        exists(self.to.0, "to")?;
+        exists(self.last_position.0, "last_position")?;
+        ensure(self.from <= self.to, "to")?;
+        let mut last = None;
+        for batch in &self.batches {
+            // Numbers first: only then can the last seq be computed.
+            let header = batch.header();
+            ensure(header.seq.0 <= NUMBER_MAX && header.position.0 <= NUMBER_MAX, "batches")?;
+            let rises = last.is_none_or(|last| batch.first() > last);
+            let wanted = batch.last() >= self.from && batch.first() <= self.to;
+            ensure(rises && wanted && header.count <= header.span, "batches")?;
+            last = Some(batch.last());
+        }
+        Ok(())
+    }
+}
+
+/// A place, in the unit in which a subscription counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A seq: the subscription follows one topic.
+    Seq(Seq),
+    /// A position: the subscription follows a pattern.
+    Position(Position),
+}
+
+impl Place {
+    pub(crate) fn take(payload: &mut Reader) -> Result<Self, VerbError> {
+        match payload.u8("place")? {
+            1 => payload.seq("place").map(Self::Seq),
+            2 => payload.position("place").map(Self::Position),
+            _ => Err(VerbError::Value { field: "place" }),
+        }
+    }
+
+    pub(crate) fn put(self, out: &mut BytesMut) {
+        let (unit, number) = match self {
+            Self::Seq(seq) => (1, seq.0),
+            Self::Position(position) => (2, position.0),
+        };
+        out.put_u8(unit);
+        out.put_u64_le(number);
+    }
+
+    pub(crate) fn check(self) -> Result<(), VerbError> {
+        match self {
+            Self::Seq(seq) => exists(seq.0, "place"),
+            Self::Position(position) => exists(position.0, "place"),
+        }
+    }
+}
+
+/// A stretch of history, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlaceRange {
+    /// Seqs of the one topic that is followed.
+    Seqs(Seq, Seq),
+    /// Positions of the journal.
+    Positions(Position, Position),
+}
+
+/// History from here to there comes next; it may be followed by more, and some of it may come
+/// as gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryResponse {
+    /// Which subscription.
+    pub subscription: u64,
+    /// What comes.
+    pub range: PlaceRange,
+}
+
+impl Fields for RecoveryResponse {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        let subscription = payload.u64("subscription")?;
+        let range = match payload.u8("unit")? {
+            1 => PlaceRange::Seqs(payload.seq("from")?, payload.seq("to")?),
+            2 => PlaceRange::Positions(payload.position("from")?, payload.position("to")?),
+            _ => return Err(VerbError::Value { field: "unit" }),
+        };
+        Ok(Self { subscription, range })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        let (unit, from, to) = match self.range {
+            PlaceRange::Seqs(from, to) => (1, from.0, to.0),
+            PlaceRange::Positions(from, to) => (2, from.0, to.0),
+        };
+        out.put_u64_le(self.subscription);
+        out.put_u8(unit);
+        out.put_u64_le(from);
+        out.put_u64_le(to);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        let (from, to) = match self.range {
+            PlaceRange::Seqs(from, to) => (from.0, to.0),
+            PlaceRange::Positions(from, to) => (from.0, to.0),
+        };
+        exists(from, "from")?;
+        exists(to, "to")
+    }
+}
+
+/// The number of a gap's reason. A later server may send one that is not known here; it is a
+/// gap all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GapCode(pub u8);
+
+impl GapCode {
+    /// The reason, if this version knows it.
+    pub fn reason(self) -> Option<GapReason> {
+        GapReason::from_code(self.0)
+    }
+}
+
+impl From<GapReason> for GapCode {
+    fn from(reason: GapReason) -> Self {
+        Self(reason.code())
+    }
+}
+
+/// Numbers that will not come, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GapNotice {
+    /// Which subscription.
+    pub subscription: u64,
+    /// The topic; `None` when it tells of all topics of the subscription.
+    pub topic: Option<TopicName>,
+    /// The first seq that is missing, if it is known.
+    pub from: Option<Seq>,
+    /// The last seq that is missing, if the gap is one of seqs.
+    pub to: Option<Seq>,
+    /// The first and the last position that are accounted for by this notice, if known.
+    pub positions: Option<(Position, Position)>,
+    /// Why they are missing.
+    pub reason: GapCode,
+    /// Where the subscription stands after the gap.
+    pub token: Token,
+}
+
+impl Fields for GapNotice {
+    fn subject(&self) -> &str {
+        self.topic.as_ref().map_or("", TopicName::as_str)
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        let topic = if subject.is_empty() { None } else { Some(TopicName::parse(subject)?) };
+        let subscription = payload.u64("subscription")?;
+        let reason = GapCode(payload.u8("reason")?);
+        let token = Token::take(payload)?;
+        let flags = payload.u8("flags")?;
+        ensure(flags & !7 == 0, "flags")?;
+        let from = if flags & 1 != 0 { Some(payload.seq("from")?) } else { None };
+        let to = if flags & 2 != 0 { Some(payload.seq("to")?) } else { None };
+        let mut positions = None;
+        if flags & 4 != 0 {
+            positions = Some((payload.position("positions")?, payload.position("positions")?));
+        }
+        Ok(Self { subscription, topic, from, to, positions, reason, token })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.subscription);
+        out.put_u8(self.reason.0);
+        self.token.put(out);
+        let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+        let flags = flag(self.from.is_some(), 1) | flag(self.to.is_some(), 2);
+        out.put_u8(flags | flag(self.positions.is_some(), 4));
+        for seq in [self.from, self.to].into_iter().flatten() {
+            out.put_u64_le(seq.0);
+        }
+        if let Some((first, last)) = self.positions {
+            out.put_u64_le(first.0);
+            out.put_u64_le(last.0);
+        }
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        for seq in [self.from, self.to].into_iter().flatten() {
+            exists(seq.0, "from")?;
+        }
+        if let (Some(from), Some(to)) = (self.from, self.to) {
+            ensure(from <= to, "to")?;
+        }
+        if let Some((first, last)) = self.positions {
+            exists(first.0, "positions")?;
+            exists(last.0, "positions")?;
+        }
+        ensure(self.reason.0 != 0, "reason")?;
+        self.token.check()
+    }
+}
+
+/// Allows more to be sent to a subscription, on top of what is left. Not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// Which subscription.
+    pub subscription: u64,
+    /// How many messages more.
+    pub messages: u32,
+    /// How many bytes more.
+    pub bytes: u64,
+}
+
+impl Fields for Credit {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        Ok(Self {
+            subscription: payload.u64("subscription")?,
+            messages: payload.u32("messages")?,
+            bytes: payload.u64("bytes")?,
+        })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.subscription);
+        out.put_u32_le(self.messages);
+        out.put_u64_le(self.bytes);
+    }
+}
+
+/// The server ended a subscription; nothing of it comes after this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which subscription.
+    pub subscription: u64,
+    /// Where it stood: if the error passes, another may begin with it.
+    pub token: Token,
+    /// Why.
+    pub error: ErrorAnswer,
+}
+
+impl Fields for Ended {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        let subscription = payload.u64("subscription")?;
+        let token = Token::take(payload)?;
+        Ok(Self { subscription, token, error: ErrorAnswer::take_fields(payload)? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.subscription);
+        self.token.put(out);
+        self.error.put_fields(out);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        self.token.check()?;
+        self.error.check_fields()
+    }
+}
