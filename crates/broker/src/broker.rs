@@ -173,7 +173,9 @@ impl Broker {
         let Recovering { topics, cells, .. } = recovering;
         let now = options.clock.now();
         for cell in topics.all() {
-            cell.lock().step(now, Input::Tick);
+            let mut state = cell.lock();
+            state.step(now, Input::Tick);
+            state.flushed_floor = state.machine.first();
         }
         let inner = Arc::new_cyclic(|me| Inner {
             me: Weak::clone(me),
@@ -499,8 +501,7 @@ impl Inner {
             let view = state.view();
             (view.first, view.tail, state.tail_bytes, *state.settings, view.next)
         };
-        let in_segments = if first < tail { self.journal.bytes_of(cell.id, first) } else { Ok(0) };
-        let bytes = in_segments.unwrap_or(0) + in_memory;
+        let bytes = self.bytes_in_segments(cell, first, tail).unwrap_or(0) + in_memory;
         TopicInfo { name: cell.name.clone(), id: cell.id.0, settings, first, next, bytes }
     }
 
@@ -596,6 +597,7 @@ impl Inner {
     fn follow_topic(&self, cell: Arc<Cell>, from: From) -> Result<TopicFollower, SubscribeError> {
         self.enforce_age(&cell, self.clock.now())?;
         let mut notices = Vec::new();
+        let mut seen = None;
         let start = match from {
             From::Beginning | From::LastPerKey => Start::Beginning,
             From::Seq(seq) => Start::Seq(seq),
@@ -604,25 +606,20 @@ impl Inner {
                 Start::Seq(seq)
             }),
             From::Token(token) => {
-                notices.extend(self.notice_for(token, Some(&cell.name)));
-                if token.epoch == self.journal.epoch() {
-                    self.start_after(&cell, token.position)?
-                } else {
-                    Start::Beginning
-                }
+                let (place, notice) = self.place_of(token, Some(&cell));
+                notices.extend(notice);
+                seen = place;
+                place.map_or(Ok(Start::Beginning), |seen| self.start_after(&cell, seen))?
             }
         };
-        let (cursor, position) = {
-            let state = cell.lock();
-            let cursor = Cursor::start(start, &state.view())?;
-            let position = match from {
-                From::Token(token) if token.epoch == self.journal.epoch() => token.position,
-                From::Now => self.journal.last_settled(),
-                _ => state.floor_position,
-            };
-            (cursor, position)
+        let (cursor, last) = {
+            let view = cell.lock().view();
+            (Cursor::start(start, &view)?, view.next.prev())
         };
-        let last = cell.lock().next().prev();
+        let position = match seen {
+            Some(seen) => seen,
+            None => self.position_before(&cell, cursor.next())?,
+        };
         let mut follower = TopicFollower::new(cell, cursor, position);
         notices.into_iter().for_each(|notice| follower.tell_first(notice));
         if from == From::LastPerKey {
@@ -662,12 +659,9 @@ impl Inner {
             From::Beginning => NOTHING_SEEN.next(),
             From::Now => self.journal.last_settled().next(),
             From::Token(token) => {
-                notice = self.notice_for(token, None);
-                if token.epoch == self.journal.epoch() {
-                    token.position.next()
-                } else {
-                    NOTHING_SEEN.next()
-                }
+                let place;
+                (place, notice) = self.place_of(token, None);
+                place.unwrap_or(NOTHING_SEEN).next()
             }
             From::Seq(_) | From::Time(_) | From::LastPerKey => {
                 return Err(SubscribeError::NeedsTopic(shared.pattern.as_str().to_owned()));
@@ -678,20 +672,30 @@ impl Inner {
         Ok(follower)
     }
 
-    /// What must be told to somebody who comes with this token: that it is of another
-    /// store, or that what it saw was lost with the power before it was flushed.
-    fn notice_for(&self, token: Token, topic: Option<&TopicName>) -> Option<Delivery> {
+    /// Where somebody stands who comes with this token, if that is known, and what must be
+    /// told: that it is of another store, or that what it saw was lost with the power before
+    /// it was flushed. Such a place is not obeyed: messages to come would lie before it.
+    fn place_of(
+        &self,
+        token: Token,
+        topic: Option<&Arc<Cell>>,
+    ) -> (Option<Position>, Option<Delivery>) {
         let notice = |positions| {
             Some(Delivery::Gap(GapNotice {
-                topic: topic.cloned(),
+                topic: topic.map(|cell| cell.name.clone()),
                 from: None,
                 to: None,
                 positions: Some(positions),
                 reason: GapReason::Epoch,
             }))
         };
-        if token.epoch != self.journal.epoch() {
-            return notice((NOTHING_SEEN, token.position));
+        let volatile = topic.is_some_and(|cell| !cell.lock().is_durable());
+        let known = !volatile || token.position <= self.router.last_position();
+        if token.epoch != self.journal.epoch() || !known {
+            return (None, notice((NOTHING_SEEN, token.position)));
+        }
+        if volatile {
+            return (Some(token.position), None);
         }
         let jump = self
             .journal
@@ -699,10 +703,13 @@ impl Inner {
             .into_iter()
             .find(|jump| token.position > jump.last && token.position < jump.next);
         if let Some(jump) = jump {
-            return notice((jump.last.next(), token.position));
+            return (Some(jump.last), notice((jump.last.next(), token.position)));
         }
-        let last = self.journal.next_position().prev();
-        (token.position > last).then(|| notice((last.next(), token.position))).flatten()
+        let last = self.journal.last_settled();
+        if token.position > last {
+            return (Some(last), notice((last.next(), token.position)));
+        }
+        (Some(token.position), None)
     }
 
     /// Until when the keeper may sleep.

@@ -39,6 +39,10 @@ pub(crate) struct CellState {
     pub(crate) as_of: Position,
     /// The position of the last message that is gone.
     pub(crate) floor_position: Position,
+    /// The floor as far as it is flushed: only what lies below it may be deleted.
+    pub(crate) flushed_floor: Seq,
+    /// No message that may be seen lies beyond this position, none that may not before it.
+    pub(crate) visible: Position,
     /// When the oldest kept message was accepted; only ever too early.
     pub(crate) oldest_time: Timestamp,
     tail: VecDeque<Slice>,
@@ -79,6 +83,8 @@ impl Cell {
             settings,
             as_of: Position(0),
             floor_position: Position(0),
+            flushed_floor: Seq(1),
+            visible: Position(0),
             oldest_time: Timestamp::NEVER,
             tail: VecDeque::new(),
             tail_bytes: 0,
@@ -122,6 +128,7 @@ impl CellState {
                 }
             }
             last = header.last_seq();
+            self.visible = self.visible.max(header.last_position());
         }
         if first == Seq(0) {
             return false;

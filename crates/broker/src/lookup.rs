@@ -38,6 +38,14 @@ impl Broker {
     }
 }
 
+/// What of a topic is where. Counted evictions tell whether that still holds later: what
+/// was in memory when segments were searched may have moved to them meanwhile.
+fn first_and_tail(cell: &Cell) -> (Seq, Seq, u64) {
+    let state = cell.lock();
+    let view = state.view();
+    (view.first, view.tail, state.evictions)
+}
+
 impl Inner {
     /// The seq of the newest message of a key, and whether it removes the key.
     pub(crate) fn latest_of_key(
@@ -86,10 +94,19 @@ impl Inner {
 
     /// The batch that accounts for this seq, if it is kept and visible.
     pub(crate) fn batch_at(&self, cell: &Cell, seq: Seq) -> Result<Option<Batch>, ReadError> {
+        if seq < cell.lock().first() {
+            return Ok(None);
+        }
+        self.stored_at(cell, seq)
+    }
+
+    /// The batch that accounts for this seq, if it is visible and not below the floor as it
+    /// is written down, even if retention by count has let it go already.
+    pub(crate) fn stored_at(&self, cell: &Cell, seq: Seq) -> Result<Option<Batch>, ReadError> {
         let parts = {
             let state = cell.lock();
             let view = state.view();
-            if seq < view.first || seq >= view.next {
+            if seq < state.machine.first() || seq >= view.next {
                 return Ok(None);
             }
             (seq >= view.tail).then(|| state.take(seq, 1))
@@ -109,10 +126,7 @@ impl Inner {
         cell: &Cell,
         time: Timestamp,
     ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
-        let (first, tail) = {
-            let view = cell.lock().view();
-            (view.first, view.tail)
-        };
+        let (first, tail, evictions) = first_and_tail(cell);
         if first < tail
             && let Some((seq, at)) = self.journal.find_time(cell.id, first, time)?
             && seq < tail
@@ -120,6 +134,10 @@ impl Inner {
             return Ok(Some((seq.max(first), at)));
         }
         let state = cell.lock();
+        if state.evictions != evictions {
+            drop(state);
+            return self.seq_at_time(cell, time);
+        }
         let found = state.batches().find(|batch| batch.time() >= time);
         Ok(found.map(|batch| (batch.first().max(state.first()), batch.time())))
     }
@@ -130,10 +148,7 @@ impl Inner {
         cell: &Cell,
         position: Position,
     ) -> Result<Option<Seq>, ReadError> {
-        let (first, tail) = {
-            let view = cell.lock().view();
-            (view.first, view.tail)
-        };
+        let (first, tail, evictions) = first_and_tail(cell);
         let after = |header: &gapless_core::EntryHeader| {
             header.seq.plus(position.next().distance(header.position)).max(first)
         };
@@ -144,8 +159,27 @@ impl Inner {
             return Ok(Some(after(&header)));
         }
         let state = cell.lock();
+        if state.evictions != evictions {
+            drop(state);
+            return self.seq_after(cell, position);
+        }
         let found = state.batches().find(|batch| batch.header().last_position() > position);
         Ok(found.map(|batch| after(batch.header())))
+    }
+
+    /// A position with all before `next` up to it, and the others behind it.
+    pub(crate) fn position_before(&self, cell: &Cell, next: Seq) -> Result<Position, ReadError> {
+        let (visible, end, floor) = {
+            let state = cell.lock();
+            (state.visible, state.next(), state.floor_position)
+        };
+        if next >= end {
+            return Ok(visible);
+        }
+        let last = next.prev();
+        Ok(self.stored_at(cell, last)?.map_or(floor, |batch| {
+            batch.header().position.plus(last.distance(batch.first()))
+        }))
     }
 
     /// The parts with only those messages that are the newest of their key.

@@ -67,7 +67,18 @@ impl State for Inner {
             return Policy::Gone;
         }
         let compaction = state.settings.compaction.map(|each| each.tombstone_grace);
-        Policy::Kept { floor: state.first(), compaction }
+        let (floor, flushed) = (state.machine.first(), state.flushed_floor);
+        drop(state);
+        if floor == flushed {
+            return Policy::Kept { floor, compaction };
+        }
+        // If the floor were lost with the power, what lies below it would be missed.
+        self.journal.flush();
+        if self.journal.failure().is_some() || self.journal.stats().full {
+            return Policy::Kept { floor: flushed, compaction };
+        }
+        cell.lock().flushed_floor = floor;
+        Policy::Kept { floor, compaction }
     }
 
     fn evicted(&self, topic: TopicId, through: Lsn) {
@@ -169,6 +180,7 @@ impl Recovering {
             state.step(Timestamp(0), Input::Settled { through: last });
         }
         state.as_of = as_of;
+        state.visible = as_of;
         state.floor_position = floor_position;
         state.oldest_time = oldest_time;
         for _ in 0..waiting {

@@ -60,7 +60,7 @@ impl Inner {
     ) -> Result<(Option<Gap>, Option<Ticket>), TopicError> {
         // Where the last one lies that goes: looked up before, without the lock. If it is
         // gone already, so is everything below, and its place is known.
-        let position = match self.batch_at(cell, below.prev())? {
+        let position = match self.stored_at(cell, below.prev())? {
             Some(batch) => {
                 let offset = below.prev().distance(batch.first());
                 batch.header().position.plus(offset)
@@ -74,6 +74,7 @@ impl Inner {
         }
         if !state.is_durable() {
             let effect = state.step(now, Input::Trim { below, reason });
+            state.floor_position = state.floor_position.max(position);
             return Ok((trimmed(effect), None));
         }
         let body = position.0.to_le_bytes();
@@ -175,9 +176,11 @@ impl Inner {
 
     /// The seq from which on the topic has at most `bytes_max`; its newest batch stays.
     fn floor_by_bytes(&self, cell: &Cell, first: Seq, bytes_max: u64) -> Result<Seq, ReadError> {
-        let tail = cell.lock().view().tail;
-        let in_segments = if first < tail { self.journal.bytes_of(cell.id, first)? } else { 0 };
-        let tail_bytes = cell.lock().tail_bytes;
+        let (tail, tail_bytes, evictions) = {
+            let state = cell.lock();
+            (state.view().tail, state.tail_bytes, state.evictions)
+        };
+        let in_segments = self.bytes_in_segments(cell, first, tail)?;
         let excess = (in_segments + tail_bytes).saturating_sub(bytes_max);
         if excess == 0 {
             return Ok(first);
@@ -190,6 +193,11 @@ impl Inner {
         }
         let mut passed = in_segments;
         let state = cell.lock();
+        if state.evictions != evictions {
+            // What was in memory is in segments now: count anew.
+            drop(state);
+            return self.floor_by_bytes(cell, first, bytes_max);
+        }
         let mut floor = first;
         for batch in state.batches().filter(|batch| batch.last() >= first) {
             floor = batch.first().max(first);
@@ -199,6 +207,20 @@ impl Inner {
             passed += batch.bytes().len() as u64;
         }
         Ok(floor)
+    }
+
+    /// How many bytes of a topic are in segments and not in memory too.
+    pub(crate) fn bytes_in_segments(
+        &self,
+        cell: &Cell,
+        first: Seq,
+        tail: Seq,
+    ) -> Result<u64, ReadError> {
+        if first >= tail {
+            return Ok(0);
+        }
+        let from_first = self.journal.bytes_of(cell.id, first)?;
+        Ok(from_first.saturating_sub(self.journal.bytes_of(cell.id, tail)?))
     }
 
     /// When retention by age, or a delayed message, is next due.

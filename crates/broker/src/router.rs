@@ -141,6 +141,11 @@ impl Router {
         Position(self.next.fetch_add(u64::from(count), atomic::Ordering::Relaxed) + 1)
     }
 
+    /// The last position that was given.
+    pub(crate) fn last_position(&self) -> Position {
+        Position(self.next.load(atomic::Ordering::Relaxed))
+    }
+
     /// Puts a batch into the mailbox of everybody who wants it, and tells how many.
     pub(crate) fn deliver(&self, subject: &TopicName, batch: &Batch, limits: &Limits) -> usize {
         let mut wakers = Vec::new();

@@ -73,6 +73,8 @@ impl Inner {
         let own = state.settings.retention.bytes.unwrap_or(u64::MAX);
         let max = own.min(self.limits.volatile_topic_bytes_max);
         if let Some(below) = state.shrink(max) {
+            let kept = state.batches().next().map(|batch| batch.header().position);
+            state.floor_position = kept.unwrap_or(header.position).prev();
             state.step(now, Input::Trim { below, reason: GapReason::Slow });
         }
         let wakers = state.wake_all();

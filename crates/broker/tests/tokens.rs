@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use common::*;
 use gapless_broker::{Broker, Delivery, From, Token};
 use gapless_core::{
@@ -44,11 +46,9 @@ fn resumes_everywhere(seed: u64, of: &str, followed: &[usize]) {
                 Some(delivery) => ledger.note(&delivery.unwrap()),
                 None => break,
             }
-            let text = follower.token().to_string();
-            token = text.parse().unwrap();
         }
         // Also without any step it tells the place where it stands.
-        token = follower.token();
+        token = follower.token().to_string().parse().unwrap();
         drop(follower);
         assert!(ledger.gaps.is_empty(), "seed {seed} round {round}: {:?}", ledger.gaps);
         broker = match dice.roll(8) {
@@ -133,11 +133,12 @@ fn d3_a_token_taken_at_once_is_true_also_while_others_publish() {
         let folder = tempfile::tempdir().unwrap();
         let broker = Broker::open(on_disk(folder.path())).unwrap();
         broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
-        let stop = std::sync::atomic::AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stops = StopOnDrop(&stop);
             for _ in 0..2 {
                 scope.spawn(|| {
-                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    while !stop.load(Ordering::Relaxed) {
                         let ack = broker.publish(
                             &name("t"),
                             &Message::new("x"),
@@ -158,7 +159,6 @@ fn d3_a_token_taken_at_once_is_true_also_while_others_publish() {
                 let mut resumed = broker.subscribe(&pattern("t"), From::Token(token)).unwrap();
                 assert_eq!(first(&mut follower), first(&mut resumed));
             }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         broker.close().unwrap();
     });

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -303,6 +304,15 @@ impl Ledger {
 
     pub(crate) fn next_of(&self, topic: &str) -> u64 {
         self.next.get(topic).copied().unwrap_or(1)
+    }
+}
+
+/// Tells threads to end, also when the one that watches them panics.
+pub(crate) struct StopOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

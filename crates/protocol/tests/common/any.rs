@@ -15,19 +15,19 @@ use proptest::prelude::*;
 
 use super::samples;
 
-pub fn number() -> impl Strategy<Value = u64> {
+pub(crate) fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..1000_u64, 0..=NUMBER_MAX]
 }
 
-pub fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
+pub(crate) fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..=max).prop_map(Bytes::from)
 }
 
-pub fn topic() -> impl Strategy<Value = TopicName> {
+pub(crate) fn topic() -> impl Strategy<Value = TopicName> {
     "[a-zäß0-9_-]{1,8}(\\.[a-z0-9]{1,8}){0,3}".prop_map(|text| TopicName::parse(&text).unwrap())
 }
 
-pub fn pattern() -> impl Strategy<Value = Pattern> {
+pub(crate) fn pattern() -> impl Strategy<Value = Pattern> {
     prop_oneof![
         topic().prop_map(|name| Pattern::literal(&name)),
         "[a-z]{1,8}\\.\\*(\\.[a-z]{1,4})?".prop_map(|text| Pattern::parse(&text).unwrap()),
@@ -35,7 +35,7 @@ pub fn pattern() -> impl Strategy<Value = Pattern> {
     ]
 }
 
-pub fn message() -> impl Strategy<Value = Message> {
+pub(crate) fn message() -> impl Strategy<Value = Message> {
     let headers = vec(("[a-z]{0,6}", bytes(8)), 0..3);
     let parts = (option::of(bytes(12)), headers, option::of(bytes(40)));
     let wishes = (option::of(vec(any::<u8>(), 1..20)), option::of(1..u64::from(u32::MAX)));
@@ -47,12 +47,12 @@ pub fn message() -> impl Strategy<Value = Message> {
     })
 }
 
-pub fn records() -> impl Strategy<Value = Records> {
+pub(crate) fn records() -> impl Strategy<Value = Records> {
     vec(message(), 1..6).prop_map(|messages| samples::records(&messages))
 }
 
 /// A stored batch at this seq, with holes or without.
-pub fn batch(first: u64, span_max: usize) -> impl Strategy<Value = Batch> {
+pub(crate) fn batch(first: u64, span_max: usize) -> impl Strategy<Value = Batch> {
     let gone = prop_oneof![3 => Just(false), 1 => Just(true)];
     vec((message(), gone), 1..=span_max).prop_map(move |messages| {
         let kept = |(message, gone): (Message, bool)| (!gone).then_some(message);
@@ -61,7 +61,7 @@ pub fn batch(first: u64, span_max: usize) -> impl Strategy<Value = Batch> {
 }
 
 /// A delivery of several batches with seqs missing between some of them, cut at both ends.
-pub fn messages() -> impl Strategy<Value = Messages> {
+pub(crate) fn messages() -> impl Strategy<Value = Messages> {
     let parts = vec((batch(1, 6), 0..3_u64), 0..5);
     (parts, 1..1000_u64, topic(), 0..3_u64, 0..3_u64).prop_map(|(parts, first, topic, low, high)| {
         let mut next = first;
@@ -422,7 +422,7 @@ fn looking() -> impl Strategy<Value = Verb> {
 }
 
 /// Any verb.
-pub fn verb() -> impl Strategy<Value = Verb> {
+pub(crate) fn verb() -> impl Strategy<Value = Verb> {
     prop_oneof![
         session().boxed(),
         topics().boxed(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::hex;
 
 /// The fields of a verb.
-pub fn of(verb: &Verb) -> Value {
+pub(crate) fn of(verb: &Verb) -> Value {
     match verb {
         Verb::Hello(v) => json!({
             "version_min": v.version_min, "version_max": v.version_max,

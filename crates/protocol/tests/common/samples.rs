@@ -14,22 +14,22 @@ use gapless_protocol::*;
 
 use super::crc32c;
 
-pub fn name(text: &str) -> TopicName {
+pub(crate) fn name(text: &str) -> TopicName {
     TopicName::parse(text).expect("a name")
 }
 
-pub fn pattern(text: &str) -> Pattern {
+pub(crate) fn pattern(text: &str) -> Pattern {
     Pattern::parse(text).expect("a pattern")
 }
 
-pub fn records(messages: &[Message]) -> Records {
+pub(crate) fn records(messages: &[Message]) -> Records {
     let mut builder = RecordsBuilder::default();
     messages.iter().for_each(|message| builder.push(message).expect("a message"));
     builder.finish()
 }
 
 /// A stored batch. Messages that are `None` are gone.
-pub fn batch(first: u64, messages: &[Option<Message>]) -> Batch {
+pub(crate) fn batch(first: u64, messages: &[Option<Message>]) -> Batch {
     let mut builder = RecordsBuilder::default();
     for (index, message) in messages.iter().enumerate() {
         if let Some(message) = message {
@@ -57,7 +57,7 @@ pub fn batch(first: u64, messages: &[Option<Message>]) -> Batch {
     Batch::new(Entry { header, bytes: bytes.freeze() }).expect("a batch")
 }
 
-pub fn token() -> Token {
+pub(crate) fn token() -> Token {
     Token { epoch: Epoch(0x1234_5678_9abc), position: Position(1042) }
 }
 
@@ -143,7 +143,7 @@ fn messages(batches: Vec<Batch>, from: u64, to: u64) -> Verb {
 }
 
 /// Every example, with its name.
-pub fn all() -> Vec<(&'static str, Verb)> {
+pub(crate) fn all() -> Vec<(&'static str, Verb)> {
     let mut all = session();
     all.extend(topics());
     all.extend(publishing());

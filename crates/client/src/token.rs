@@ -1,0 +1,90 @@
+//! Tokens as a user sees and keeps them: a place in the journal of one store, as text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use gapless_core::{Epoch, Position};
+
+/// A place in the journal of one store: everything up to and with this position was seen.
+/// Its text is `epoch:position`, the same on every door.
+///
+/// ```
+/// use gapless_client::Token;
+///
+/// let token: Token = "00000000000000ab:42".parse()?;
+/// assert_eq!(token.position.0, 42);
+/// assert_eq!(token.to_string(), "00000000000000ab:42");
+/// # Ok::<(), gapless_client::TokenError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token {
+    /// The store it belongs to.
+    pub epoch: Epoch,
+    /// The last position that was seen.
+    pub position: Position,
+}
+
+/// Why a text is no token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no token: 16 hexadecimal digits, a colon and a number are one")]
+pub struct TokenError {
+    /// What was written; the beginning of it if it is long.
+    pub text: String,
+}
+
+/// How much of a wrong text an error shows, in characters.
+const SHOWN_MAX: usize = 64;
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let parse = || {
+            let (epoch, position) = text.split_once(':')?;
+            let digits = epoch.len() == 16 && epoch.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let plain = position.bytes().all(|byte| byte.is_ascii_digit());
+            if !digits || !plain {
+                return None;
+            }
+            let epoch = Epoch(u64::from_str_radix(epoch, 16).ok()?);
+            Some(Self { epoch, position: Position(position.parse().ok()?) })
+        };
+        parse().ok_or_else(|| TokenError { text: text.chars().take(SHOWN_MAX).collect() })
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.epoch, self.position)
+    }
+}
+
+macro_rules! same_as {
+    ($($other:ty),+) => {
+        $(impl From<$other> for Token {
+            fn from(other: $other) -> Self {
+                Self { epoch: other.epoch, position: other.position }
+            }
+        }
+
+        impl From<Token> for $other {
+            fn from(token: Token) -> Self {
+                Self { epoch: token.epoch, position: token.position }
+            }
+        })+
+    };
+}
+
+same_as!(gapless_core::link::Token, gapless_protocol::Token);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rubbish_is_no_token() {
+        for text in ["", ":", "ab:42", "00000000000000ab:", "00000000000000ab:+1", "ab"] {
+            assert!(text.parse::<Token>().is_err(), "{text}");
+        }
+    }
+}

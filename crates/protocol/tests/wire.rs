@@ -1,0 +1,350 @@
+//! Frames and verbs both ways, whole and in pieces, and what happens to rubbish.
+
+mod common;
+
+use bytes::{Bytes, BytesMut};
+use common::{any, encode, frame_of, samples};
+use gapless_core::{Message, MessageError, NameError, PublishOptions, RejectReason};
+use gapless_protocol::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn ids() -> impl Strategy<Value = Ids> {
+    any::<([u8; 16], [u8; 16])>().prop_map(|(msg_id, corr_id)| Ids { msg_id, corr_id })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn c7_every_verb_goes_there_and_back(verb in any::verb(), ids in ids()) {
+        let wire = encode(&verb, ids);
+        let frame = frame_of(&wire);
+        prop_assert_eq!(frame.ids(), ids);
+        prop_assert_eq!(Verb::decode(&frame), Ok(verb.clone()));
+
+        let mut back = BytesMut::new();
+        frame.encode(FrameLimit::MAX, &mut back).unwrap();
+        prop_assert_eq!(&back, &wire);
+
+        // Head and tail apart are the same bytes.
+        let mut apart = BytesMut::new();
+        let mut tail = Vec::new();
+        let mut keep = |part: &Bytes| tail.extend_from_slice(part);
+        verb.encode_head(ids, FrameLimit::MAX, &mut apart, &mut keep).unwrap();
+        apart.extend_from_slice(&tail);
+        prop_assert_eq!(apart, wire);
+    }
+
+    #[test]
+    fn e2_frames_come_out_of_any_chunks(
+        verbs in vec(any::verb(), 1..6),
+        cuts in vec(1..50_usize, 1..40),
+    ) {
+        let mut wire = BytesMut::new();
+        for verb in &verbs {
+            verb.encode(Ids::NONE, FrameLimit::MAX, &mut wire).unwrap();
+        }
+        let mut input = BytesMut::new();
+        let mut found = Vec::new();
+        let mut sizes = cuts.iter().copied().cycle();
+        while !wire.is_empty() {
+            let size = sizes.next().unwrap().min(wire.len());
+            input.extend_from_slice(&wire.split_to(size));
+            while let Some(frame) = Decoder::default().decode(&mut input).unwrap() {
+                found.push(Verb::decode(&frame).unwrap());
+            }
+        }
+        prop_assert!(input.is_empty());
+        prop_assert_eq!(found, verbs);
+    }
+
+    #[test]
+    fn e2_frames_come_out_byte_by_byte(verb in any::verb()) {
+        let wire = encode(&verb, Ids::NONE);
+        let mut input = BytesMut::new();
+        for (index, byte) in wire.iter().enumerate() {
+            let missing = Decoder::default().missing(&input).unwrap();
+            prop_assert!(missing > 0 && missing <= wire.len() - index);
+            prop_assert_eq!(Decoder::default().decode(&mut input), Ok(None));
+            input.extend_from_slice(&[*byte]);
+        }
+        let frame = Decoder::default().decode(&mut input).unwrap().unwrap();
+        prop_assert_eq!(Verb::decode(&frame), Ok(verb));
+    }
+
+    #[test]
+    fn f3_rubbish_is_refused_without_panic(
+        kind in any::<u8>(), subject in vec(any::<u8>(), 0..20), payload in any::bytes(200),
+    ) {
+        let (msg_id, corr_id) = ([0; 16], [0; 16]);
+        let frame = Frame { kind, msg_id, corr_id, subject: subject.into(), payload };
+        if let Ok(verb) = Verb::decode(&frame) {
+            prop_assert_eq!(verb.kind().number(), kind);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_short_is_refused(verb in any::verb(), at in any::<prop::sample::Index>()) {
+        let mut frame = frame_of(&encode(&verb, Ids::NONE));
+        prop_assume!(!frame.payload.is_empty());
+        frame.payload.truncate(at.index(frame.payload.len()));
+        // Some verbs end in bytes of any length; then it is another verb, not this one.
+        prop_assert_ne!(Verb::decode(&frame), Ok(verb));
+    }
+}
+
+fn head(len: u32, subject: u16, payload: Option<u32>) -> BytesMut {
+    let mut wire = BytesMut::from(&len.to_le_bytes()[..]);
+    wire.extend_from_slice(&[4; 33]);
+    wire.extend_from_slice(&subject.to_le_bytes());
+    if let Some(payload) = payload {
+        wire.extend_from_slice(&vec![b'a'; usize::from(subject)]);
+        wire.extend_from_slice(&payload.to_le_bytes());
+    }
+    wire
+}
+
+#[test]
+fn e2_a_frame_above_4_mb_is_refused_at_its_fourth_byte() {
+    let decoder = Decoder::default();
+    let max = FRAME_BYTES_MAX;
+    let mut input = BytesMut::from(&(max as u32 - 4).to_le_bytes()[..]);
+    assert_eq!(decoder.decode(&mut input), Ok(None));
+    assert_eq!(decoder.missing(&input), Ok(max - 4));
+    let mut input = BytesMut::from(&(max as u32 - 3).to_le_bytes()[..]);
+    let refused = FrameError::TooLarge { bytes: max + 1, max };
+    assert_eq!(decoder.decode(&mut input), Err(refused));
+    assert_eq!(refused.code(), ErrorCode::FrameTooLarge);
+    assert!(!refused.can_go_on());
+    let mut input = BytesMut::from(&[0xff; 4][..]);
+    assert!(decoder.decode(&mut input).is_err());
+}
+
+#[test]
+fn a_lower_limit_holds_both_ways() {
+    let limit = FrameLimit::at_most(10_000);
+    let text = StatsText { json: "x".repeat(10_000 - FRAME_HEAD_BYTES) };
+    let mut out = BytesMut::new();
+    Verb::from(text.clone()).encode(Ids::NONE, limit, &mut out).unwrap();
+    assert_eq!(out.len(), 10_000);
+    assert_eq!(limit.payload_bytes(""), text.json.len());
+    assert!(Decoder::new(limit).decode(&mut out.clone()).unwrap().is_some());
+
+    let one_more = Verb::from(StatsText { json: text.json + "x" });
+    let refused = FrameError::TooLarge { bytes: 10_001, max: 10_000 };
+    assert_eq!(one_more.encode(Ids::NONE, limit, &mut out), Err(refused.into()));
+    assert_eq!(out.len(), 10_000, "nothing was written");
+    let mut wire = encode(&one_more, Ids::NONE);
+    assert_eq!(Decoder::new(limit).decode(&mut wire), Err(refused));
+    assert_eq!(FrameLimit::at_most(1).bytes(), FRAME_BYTES_MIN);
+    assert_eq!(FrameLimit::at_most(usize::MAX).bytes(), FRAME_BYTES_MAX);
+}
+
+#[test]
+fn e2_lengths_that_disagree_are_refused_as_soon_as_they_are_seen() {
+    let decode = |mut wire: BytesMut| Decoder::default().decode(&mut wire);
+    assert_eq!(decode(head(38, 0, None)), Err(FrameError::TooShort { len: 38 }));
+    assert_eq!(decode(head(100, 256, None)), Err(FrameError::SubjectTooLong { bytes: 256 }));
+    let disagree = |len, subject, payload| Err(FrameError::Disagree { len, subject, payload });
+    assert_eq!(decode(head(44, 6, None)), disagree(44, 6, 0));
+    assert_eq!(decode(head(44, 5, None)), Ok(None));
+    assert_eq!(decode(head(50, 5, Some(5))), disagree(50, 5, 5));
+    assert_eq!(decode(head(50, 5, Some(7))), disagree(50, 5, 7));
+    assert_eq!(decode(head(50, 5, Some(6))), Ok(None));
+    assert_eq!(FrameError::TooShort { len: 38 }.code(), ErrorCode::BadFrame);
+}
+
+#[test]
+fn f3_what_other_protocols_say_first_is_refused() {
+    for first in [&b"GET / HTTP/1.1\r\n"[..], b"\x16\x03\x01\x02\x00", b"CONNECT {}\r\n"] {
+        let refused = Decoder::default().decode(&mut BytesMut::from(first));
+        assert!(matches!(refused, Err(FrameError::TooLarge { .. })), "{first:?}");
+    }
+}
+
+#[test]
+fn the_payload_is_a_part_of_what_was_read() {
+    let mut wire = encode(&Ping { echo: "12345678".into() }.into(), Ids::NONE);
+    let range = wire.as_ptr_range();
+    let frame = Decoder::default().decode(&mut wire).unwrap().unwrap();
+    assert!(range.contains(&frame.payload.as_ptr()));
+    let Ok(Verb::Ping(ping)) = Verb::decode(&frame) else { panic!("a ping") };
+    assert_eq!(ping.echo.as_ptr(), frame.payload.as_ptr());
+}
+
+#[test]
+fn one_byte_more_is_refused() {
+    // Verbs that end in bytes of any length are left out, and the hello, which a later
+    // version may extend.
+    let open = [
+        Kind::Hello,
+        Kind::Ping,
+        Kind::Pong,
+        Kind::Get,
+        Kind::CellRead,
+        Kind::CellValue,
+        Kind::StatsText,
+    ];
+    for (name, verb) in samples::all() {
+        if open.contains(&verb.kind()) {
+            continue;
+        }
+        let mut frame = frame_of(&encode(&verb, Ids::NONE));
+        frame.payload = [&frame.payload[..], &[0]].concat().into();
+        assert!(Verb::decode(&frame).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn a_subject_where_none_belongs_is_refused() {
+    let mut frame = frame_of(&encode(&Bye.into(), Ids::NONE));
+    frame.subject = "orders".into();
+    assert_eq!(Verb::decode(&frame), Err(VerbError::Subject));
+    frame.subject = Bytes::from_static(&[0xff]);
+    assert_eq!(Verb::decode(&frame), Err(VerbError::Text { field: "subject" }));
+}
+
+#[test]
+fn kinds_that_do_not_exist_are_told_from_those_not_offered() {
+    let frame = |kind: u8| Frame { kind, ..frame_of(&encode(&Bye.into(), Ids::NONE)) };
+    let unknown = Verb::decode(&frame(255)).unwrap_err();
+    assert_eq!(unknown.code(), ErrorCode::UnknownKind);
+    let reserved = Verb::decode(&frame(Kind::JobSubmit.number())).unwrap_err();
+    assert_eq!(reserved, VerbError::NotOffered { kind: Kind::JobSubmit });
+    assert_eq!(reserved.code(), ErrorCode::NotOffered);
+}
+
+fn publish(messages: &[Message]) -> Publish {
+    let options = PublishOptions::default();
+    let records = samples::records(messages);
+    Publish { topic: samples::name("orders"), options, not_before: None, records }
+}
+
+/// The wire of a publish, whatever is wrong with its records.
+fn with_records(records: &[u8]) -> Frame {
+    let mut frame = frame_of(&encode(&publish(&[Message::new("x")]).into(), Ids::NONE));
+    frame.payload = [&[0, 0], records].concat().into();
+    frame
+}
+
+#[test]
+fn a3_a_publish_that_is_no_publish_has_a_reason_to_reject() {
+    let mut frame = with_records(&[]);
+    let none = Verb::decode(&frame).unwrap_err();
+    assert_eq!(none, VerbError::NoMessage);
+    assert_eq!(none.reject_reason(), Some(RejectReason::InvalidPayload));
+    frame.subject = "a b".into();
+    let name = Verb::decode(&frame).unwrap_err();
+    assert!(matches!(name, VerbError::Name(NameError::Forbidden { .. })));
+    assert_eq!(name.reject_reason(), Some(RejectReason::InvalidTopic));
+    let flags = Frame { payload: Bytes::from_static(&[0, 0x80]), ..with_records(&[]) };
+    let options = Verb::decode(&flags).unwrap_err();
+    assert_eq!(options.code(), ErrorCode::BadPayload);
+    assert_eq!(options.reject_reason(), None);
+}
+
+#[test]
+fn f3_records_keep_the_limits_of_messages() {
+    let error = |records: &[u8]| match Verb::decode(&with_records(records)) {
+        Err(VerbError::Message { index: 0, error }) => error,
+        other => panic!("{other:?}"),
+    };
+    // Length, flags (body, id), offset, length of the id, body.
+    assert_eq!(error(&[4, 4 | 8, 0, 0, b'x']), MessageError::IdLength { bytes: 0 });
+    // Length, flags (body, time to live), offset, time to live, body.
+    assert_eq!(error(&[4, 4 | 16, 0, 0, b'x']), MessageError::Ttl);
+    // Length in two bytes, flags (key), offset, length of the key in two bytes.
+    let mut key = vec![0x85, 0x20, 1, 0, 0x81, 0x20];
+    key.resize(2 + 0x85 - 0x80 + 0x20 * 128, b'k');
+    assert_eq!(error(&key), MessageError::KeyTooLong { bytes: 4097 });
+    // 65 headers without name and value.
+    let mut headers = vec![0x86, 0x01, 2 | 4, 0, 0x82, 0x01];
+    headers.extend([0; 130]);
+    assert_eq!(error(&headers), MessageError::Headers { count: 65, bytes: 0 });
+}
+
+#[test]
+fn a_delayed_publish_has_one_message() {
+    let two = publish(&[Message::new("a"), Message::new("b")]);
+    let delayed = Publish { not_before: Some(gapless_core::Timestamp(1)), ..two };
+    let refused = Verb::from(delayed).encode(Ids::NONE, FrameLimit::MAX, &mut BytesMut::new());
+    assert_eq!(refused, Err(VerbError::Value { field: "not_before" }.into()));
+}
+
+#[test]
+fn an_ack_tells_the_seq_of_every_message() {
+    for (name, verb) in samples::all() {
+        let Verb::PublishAck(ack) = verb else { continue };
+        let PartAck::Accepted(part) = &ack.parts[0] else { continue };
+        let seqs: Vec<_> = (0..part.count + 1).map(|at| part.seq_of(at).map(|seq| seq.0)).collect();
+        match name {
+            "publish-ack" => assert_eq!(seqs, [Some(42), Some(43), Some(44), None]),
+            "publish-ack-with-duplicates" => {
+                assert_eq!(seqs, [Some(12), Some(42), Some(40), None]);
+            }
+            "publish-ack-of-a-duplicate" => assert_eq!(seqs, [Some(12), None]),
+            "publish-ack-without-a-list" => assert_eq!(seqs, [None; 6]),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn an_ack_that_does_not_add_up_is_refused() {
+    let samples = samples::all();
+    let find = |name: &str| samples.iter().find(|(each, _)| *each == name).unwrap().1.clone();
+    let refused = |verb: &Verb, change: fn(&mut PartAccepted)| {
+        let Verb::PublishAck(mut ack) = verb.clone() else { panic!("an ack") };
+        let PartAck::Accepted(part) = &mut ack.parts[0] else { panic!("accepted") };
+        change(part);
+        Verb::from(ack).encode(Ids::NONE, FrameLimit::MAX, &mut BytesMut::new()).is_err()
+    };
+    let plain = find("publish-ack");
+    assert!(!refused(&plain, |_| {}));
+    assert!(refused(&plain, |part| part.count = 2));
+    assert!(refused(&plain, |part| part.accepted.duplicate = true));
+    assert!(refused(&plain, |part| part.accepted.last = gapless_core::Seq(41)));
+    let listed = find("publish-ack-with-duplicates");
+    assert!(refused(&listed, |part| part.count = 4));
+    assert!(refused(&listed, |part| part.known = Known::These(Vec::new())));
+}
+
+#[test]
+fn a_hello_finds_the_common_version() {
+    let hello = |min, max| Hello { version_min: min, version_max: max, ..Hello::default() };
+    assert_eq!(hello(1, 1).common_version(), Some(1));
+    assert_eq!(hello(1, 9).common_version(), Some(1));
+    assert_eq!(hello(2, 9).common_version(), None);
+    let both = Features(0b101).common(Features(0b110));
+    assert!(both.has(Features(0b100)) && !both.has(Features(1)));
+}
+
+#[test]
+fn stored_batches_are_told_from_damaged_ones() {
+    let batch = samples::batch(1, &[Some(Message::new("hello"))]);
+    let mut messages = Messages {
+        subscription: 1,
+        topic: samples::name("a"),
+        from: batch.first(),
+        to: batch.last(),
+        last_position: batch.header().position,
+        batches: vec![batch.clone()],
+    };
+    assert_eq!(messages.verify(common::crc32c), Ok(()));
+    assert_eq!((messages.credit_messages(), messages.credit_bytes()), (1, batch.bytes().len() as u64));
+    let mut bytes = batch.bytes().to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    let entry = gapless_core::Entry { header: *batch.header(), bytes: bytes.into() };
+    messages.batches = vec![gapless_core::Batch::new(entry).unwrap()];
+    assert_eq!(messages.verify(common::crc32c), Err(gapless_core::EntryError::Checksum));
+}
+
+#[test]
+fn a_long_error_text_is_cut_between_characters() {
+    let error = ErrorAnswer::new(ErrorCode::Internal, &"ä".repeat(600));
+    assert_eq!(error.message.len(), 1024);
+    let error = ErrorAnswer::new(ErrorCode::Internal, &("x".to_owned() + &"ä".repeat(600)));
+    assert_eq!(error.message.len(), 1023);
+    assert_eq!(error.known(), Some(ErrorCode::Internal));
+}

@@ -1,0 +1,171 @@
+//! What must hold for any bytes at all. Each function panics when it does not.
+//!
+//! They are driven by libFuzzer (`fuzz_targets/`) and, on a stable compiler, by
+//! `crates/protocol/tests/corpus.rs`, which includes this file.
+
+use bytes::{Bytes, BytesMut};
+use gapless_core::{Position, Record, Records, RecordsBuilder};
+use gapless_protocol::{
+    Decoder, Frame, FrameLimit, Kind, Messages, PartAck, SplitLimit, Verb, cut_messages, split,
+};
+
+/// Frames: decoding takes no memory, goes on after any byte, and can be undone.
+pub fn frame(input: &[u8]) {
+    let decoder = Decoder::new(FrameLimit::at_most(64 * 1024));
+    let mut whole = BytesMut::from(input);
+    let mut frames = Vec::new();
+    let error = loop {
+        let room = whole.capacity();
+        match decoder.decode(&mut whole) {
+            Ok(Some(frame)) => {
+                assert!(frame.bytes() <= room, "a frame is a part of the input");
+                frames.push(frame);
+            }
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+        assert!(whole.capacity() <= room, "decoding takes no memory");
+    };
+    if error.is_none() {
+        let missing = decoder.missing(&whole).expect("what is left can become a frame");
+        assert!(missing > 0 && missing <= 64 * 1024);
+    }
+
+    // In pieces whose sizes come from the input itself, the same frames and the same end.
+    let mut pieces = BytesMut::new();
+    let (mut at, mut again, mut ended) = (0, 0, None);
+    while at < input.len() && ended.is_none() {
+        let size = usize::from(input[at] % 7) + 1;
+        pieces.extend_from_slice(&input[at..(at + size).min(input.len())]);
+        at += size;
+        ended = loop {
+            match decoder.decode(&mut pieces) {
+                Ok(Some(frame)) => {
+                    assert_eq!(frame, frames[again]);
+                    again += 1;
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+    }
+    assert_eq!((again, ended), (frames.len(), error));
+
+    let mut back = BytesMut::new();
+    for frame in &frames {
+        frame.encode(FrameLimit::MAX, &mut back).expect("it was a frame");
+    }
+    assert_eq!(back, input[..back.len()]);
+}
+
+/// Verbs: what can be decoded is encoded to the same bytes, and holds no more items than the
+/// payload has bytes.
+pub fn verbs(input: &[u8]) {
+    let mut wire = BytesMut::from(input);
+    while let Ok(Some(frame)) = Decoder::default().decode(&mut wire) {
+        verb(&frame);
+    }
+    // Most of what a fuzzer makes is no frame: as kind, subject and payload it may be a verb.
+    if let [kind, subject, rest @ ..] = input {
+        let (subject, payload) = rest.split_at(usize::from(*subject).min(rest.len()));
+        verb(&Frame {
+            kind: *kind,
+            msg_id: [1; 16],
+            corr_id: [2; 16],
+            subject: Bytes::copy_from_slice(subject),
+            payload: Bytes::copy_from_slice(payload),
+        });
+    }
+}
+
+fn verb(frame: &Frame) {
+    let verb = match Verb::decode(frame) {
+        Ok(verb) => verb,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            assert!(error.code().number() > 0);
+            return;
+        }
+    };
+    assert_eq!(verb.kind().number(), frame.kind);
+    assert!(items(&verb) <= frame.payload.len(), "a list is no longer than its bytes");
+    let mut wire = BytesMut::new();
+    verb.encode(frame.ids(), FrameLimit::MAX, &mut wire).expect("what was read can be written");
+    let again = Decoder::default().decode(&mut wire).expect("a frame").expect("a whole frame");
+    assert_eq!(Verb::decode(&again).as_ref(), Ok(&verb));
+    // Settings may leave out what is the default; everything else has one form only.
+    let has_settings = matches!(
+        verb.kind(),
+        Kind::TopicCreate | Kind::TopicConfigure | Kind::TopicInfo | Kind::TopicInfos
+    );
+    assert!(has_settings || again == *frame, "{verb:?}");
+    if let Verb::Messages(messages) = verb {
+        delivery(messages);
+    }
+}
+
+/// How much room the lists of a verb have, in items.
+fn items(verb: &Verb) -> usize {
+    match verb {
+        Verb::TopicInfos(infos) => infos.topics.capacity(),
+        Verb::Commit(commit) => commit.parts.capacity() + commit.cells.capacity(),
+        Verb::PublishAck(ack) => {
+            let known = |part: &PartAck| match part {
+                PartAck::Accepted(part) => match &part.known {
+                    gapless_protocol::Known::These(these) => these.capacity(),
+                    _ => 0,
+                },
+                _ => 0,
+            };
+            ack.parts.capacity() + ack.parts.iter().map(known).sum::<usize>()
+        }
+        Verb::ClientList(list) => {
+            let follows = list.clients.iter().map(|client| client.follows.capacity());
+            list.clients.capacity() + follows.sum::<usize>()
+        }
+        Verb::Messages(messages) => messages.batches.len(),
+        _ => 0,
+    }
+}
+
+/// Cutting a delivery from outside never panics, and loses no seq.
+fn delivery(messages: Messages) {
+    let checksum = |_: &[u8]| 0;
+    for batch in &messages.batches {
+        let limit = SplitLimit { bytes: 128, messages: 3 };
+        if let Ok(pieces) = split(batch, limit, checksum) {
+            let mut next = batch.first();
+            for piece in &pieces {
+                assert_eq!(piece.first(), next);
+                next = piece.last().next();
+            }
+            assert_eq!(next, batch.last().next());
+        }
+    }
+    let (from, to) = (messages.from, messages.to);
+    let mut next = from;
+    let mut rest = Some(messages);
+    let limit = SplitLimit { bytes: 1024, messages: 2 };
+    while let Some(messages) = rest.take() {
+        let Ok((front, after)) = cut_messages(messages, Position(0), limit, checksum) else {
+            return;
+        };
+        assert_eq!(front.from, next);
+        next = front.to.next();
+        rest = after;
+    }
+    assert_eq!(next, to.next());
+}
+
+/// Core's records: what can be parsed is what its count says, and can be made again.
+pub fn records(input: &[u8]) {
+    let Ok(parsed) = Records::parse(Bytes::copy_from_slice(input)) else { return };
+    assert_eq!(parsed.iter().count(), parsed.count as usize);
+    let mut builder = RecordsBuilder::default();
+    parsed.iter().for_each(|record: Record<'_>| builder.push_record(&record));
+    let made = builder.finish();
+    assert!(made.iter().eq(parsed.iter()), "the same records");
+    assert_eq!(Records::parse(made.bytes.clone()).as_ref(), Ok(&made));
+    assert_eq!((made.count, made.flags), (parsed.count, parsed.flags));
+    assert_eq!(made.ttl_min_ms, parsed.ttl_min_ms);
+}
