@@ -42,15 +42,11 @@ impl World {
     pub fn crash(&mut self, kind: CrashKind) -> Checked {
         self.note(format_args!("crash: {kind:?}"));
         self.save_tokens();
-        let earlier = self.hook.reset();
+        self.hook.revive();
         self.fs.crash(kind);
         self.counts.crashes += 1;
-        let mut end = End::from(kind);
-        if let Some(earlier) = earlier {
-            end = end.max(End::from(earlier));
-        }
         self.forget_run();
-        self.open(end, false)
+        self.open(kind.into(), false)
     }
 
     /// Closes the broker and opens it again.
@@ -67,15 +63,15 @@ impl World {
             self.poll_all_asked()?;
             ensure(self.asked.is_empty(), || "closing left somebody without an ack".into())?;
         }
-        let crashed = self.hook.reset().map(End::from);
-        let is_down = self.is_down() || crashed.is_some();
+        let is_down = self.is_down();
+        self.hook.revive();
         self.forget_run();
         self.fs.disarm();
         let mut end = End::Closed;
         if is_down || closed.is_err() {
             let kind = self.crash_kind();
             self.fs.crash(kind);
-            end = crashed.map_or(kind.into(), |end| end.max(kind.into()));
+            end = kind.into();
         }
         self.open(end, closed.is_ok())
     }
@@ -150,9 +146,9 @@ impl World {
                         self.fs.set_capacity(None);
                     }
                     let kind = self.crash_kind();
-                    let earlier = self.hook.reset();
+                    self.hook.revive();
                     self.fs.crash(kind);
-                    end = end.max(kind.into()).max(earlier.map_or(End::Closed, End::from));
+                    end = end.max(kind.into());
                     self.down_at = None;
                     self.faulty = false;
                 }
@@ -167,10 +163,7 @@ impl World {
         match self.random.below(4) {
             0 => self.fs.fail_write(nth, ErrorKind::Other, Times::Once),
             1 => self.fs.fail_sync(nth, ErrorKind::Other, Times::Once),
-            2 => {
-                let kind = self.crash_kind();
-                self.hook.crash_within(nth, kind);
-            }
+            2 => self.hook.die_within(nth),
             _ => {
                 self.down_at = Some(self.fs.writes() + nth);
                 self.fs.crash_after_writes(nth);
@@ -274,6 +267,8 @@ impl World {
                 state.topics.contains_key(key)
             });
         }
+        // A topic whose making was never confirmed leaves no number behind.
+        self.topic_ids.retain(|_, key| state.topics.contains_key(key));
         self.now = state.clone();
         self.base = state;
         self.visible.clear();

@@ -290,7 +290,9 @@ impl World {
         let topic = &self.now.topics[&key];
         let (floor, now) = (self.floor(key), self.time());
         for seq in from.unwrap_or(next)..=to.0 {
-            let gone = seq < floor || topic.deleted;
+            let aged = topic.settings.retention.age.zip(topic.at(seq));
+            let aged = aged.is_some_and(|(age, each)| each.time.after(age) <= now);
+            let gone = seq < floor || topic.deleted || aged;
             let before = matches!(follower.begin, Begin::Time(time)
                 if topic.at(seq).is_some_and(|each| each.time < time));
             let true_gap = match gap.reason {

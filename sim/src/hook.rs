@@ -1,17 +1,18 @@
 //! What happens while the disk is busy: a slow flush during which others publish, or the
-//! power goes.
+//! disk dies.
 //!
 //! The disk calls the hook within every sync, before the sync takes effect. There the
 //! broker's own locks may be held, so only what never waits is done: publishing.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_broker::{Atomic, Broker, Clock, ManualClock, Publishing};
 use gapless_core::{PublishOptions, Timestamp, TopicName};
-use gapless_journal::faulty::{CrashKind, FaultyFs};
+use gapless_journal::faulty::{FaultyFs, Times};
 
 use crate::decide::Offer;
 
@@ -61,9 +62,9 @@ struct Script {
     /// For each sync to come, what is published in it.
     plan: VecDeque<Vec<Planned>>,
     done: Vec<(Planned, Publishing, Timestamp)>,
-    /// The sync, counted down, in which everything ends.
-    crash: Option<(u64, CrashKind)>,
-    crashed: Option<CrashKind>,
+    /// The sync, counted down, in which the disk dies.
+    death: Option<u64>,
+    is_dead: bool,
     slow: Option<Duration>,
 }
 
@@ -104,14 +105,16 @@ impl Hook {
                 script.done.push((each, publishing, self.clock.now()));
             }
         }
-        if let Some((left, kind)) = script.crash {
-            if left == 0 {
-                script.crash = None;
-                script.crashed = Some(kind);
-                self.fs.crash(kind);
-            } else {
-                script.crash = Some((left - 1, kind));
+        match script.death {
+            Some(0) => {
+                script.death = None;
+                script.is_dead = true;
+                // This sync and all after it fail, and nothing can be changed any more.
+                self.fs.fail_sync(0, ErrorKind::Other, Times::UntilDisarmed);
+                self.fs.set_read_only(true);
             }
+            Some(left) => script.death = Some(left - 1),
+            None => {}
         }
     }
 
@@ -131,9 +134,9 @@ impl Hook {
         std::mem::take(&mut script.done)
     }
 
-    /// Crashes within the sync after so many.
-    pub fn crash_within(&self, after: u64, kind: CrashKind) {
-        self.script().crash = Some((after, kind));
+    /// Lets the disk die within the sync after so many.
+    pub fn die_within(&self, after: u64) {
+        self.script().death = Some(after);
     }
 
     /// Makes every sync take this long, until [`Hook::take`].
@@ -141,15 +144,18 @@ impl Hook {
         self.script().slow = Some(slow);
     }
 
-    /// Whether it has crashed the disk, so that all handles are dead.
-    pub fn has_crashed(&self) -> bool {
-        self.script().crashed.is_some()
+    /// Whether the disk is dead.
+    pub fn is_dead(&self) -> bool {
+        self.script().is_dead
     }
 
-    /// Forgets a crash that was or was to be; tells of one that was.
-    pub fn reset(&self) -> Option<CrashKind> {
+    /// Forgets a death that was or was to be. Whoever calls it ends the run.
+    pub fn revive(&self) {
         let mut script = self.script();
-        script.crash = None;
-        script.crashed.take()
+        script.death = None;
+        if std::mem::take(&mut script.is_dead) {
+            self.fs.disarm();
+            self.fs.set_read_only(false);
+        }
     }
 }

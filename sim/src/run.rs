@@ -145,8 +145,7 @@ impl World {
             Action::ArmCrash if self.down_at.is_none() => {
                 self.faulty = true;
                 if self.random.chance(40) {
-                    let kind = self.crash_kind();
-                    self.hook.crash_within(nth / 2, kind);
+                    self.hook.die_within(nth / 2);
                 } else {
                     self.down_at = Some(self.fs.writes() + nth);
                     self.fs.crash_after_writes(nth);
@@ -209,11 +208,11 @@ impl World {
             let kind = self.crash_kind();
             self.crash(kind)?;
             self.fs.disarm();
-            let _ = self.hook.reset();
+            self.hook.revive();
             if self.is_down() || self.is_failed() {
                 self.crash(CrashKind::Process)?;
                 self.fs.disarm();
-                let _ = self.hook.reset();
+                self.hook.revive();
             }
             self.down_at = None;
             self.faulty = false;

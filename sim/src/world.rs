@@ -241,7 +241,7 @@ impl World {
 
     /// Whether every call to the disk fails.
     pub fn is_down(&self) -> bool {
-        self.down_at.is_some_and(|at| self.fs.writes() >= at) || self.hook.has_crashed()
+        self.down_at.is_some_and(|at| self.fs.writes() >= at) || self.hook.is_dead()
     }
 
     /// Whether the journal takes nothing any more.

@@ -176,6 +176,8 @@ impl Broker {
             let mut state = cell.lock();
             state.step(now, Input::Tick);
             state.flushed_floor = state.machine.first();
+            drop(state);
+            lock(&cell.trims).push(cell.id);
         }
         let inner = Arc::new_cyclic(|me| Inner {
             me: Weak::clone(me),
@@ -360,6 +362,8 @@ impl Broker {
             let ticket = self.inner.write_settings(&cell, settings)?;
             drop(one_at_a_time);
             confirmed(ticket)?;
+            lock(&cell.trims).push(cell.id);
+            self.inner.keeper.wake();
             self.inner.emit("topic.configured", &[("topic", name.as_str().into())]);
             self.inner.journal.note_dead();
         }

@@ -236,6 +236,15 @@ impl CellState {
         dropped.then(|| self.tail.front().map_or(self.next(), |slice| slice.first))
     }
 
+    /// Drops the oldest slices that lie wholly below the floor.
+    pub(crate) fn drop_gone(&mut self) {
+        let first = self.machine.first();
+        let is_gone = |next: Option<&Slice>, end: Seq| next.map_or(end, |next| next.first) <= first;
+        while !self.tail.is_empty() && is_gone(self.tail.get(1), self.next()) {
+            self.drop_front();
+        }
+    }
+
     fn drop_front(&mut self) {
         if let Some(slice) = self.tail.pop_front() {
             self.tail_bytes -= slice.bytes.len() as u64;

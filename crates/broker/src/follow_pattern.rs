@@ -33,6 +33,8 @@ pub(crate) struct PatternFollower {
     /// The next position that is wanted.
     next: Position,
     mailbox: Arc<Mailbox>,
+    /// The last thing handed out was volatile.
+    mailed: bool,
     reader: Option<PatternReader>,
     reading: Option<Pending<(PatternReader, Step)>>,
     /// What is to be handed out, and the position up to which all is, once it was.
@@ -65,6 +67,7 @@ impl PatternFollower {
             pattern,
             next,
             mailbox,
+            mailed: false,
             reader: None,
             reading: None,
             ready: VecDeque::new(),
@@ -130,10 +133,13 @@ impl PatternFollower {
                 }
                 continue;
             }
-            if let Some(delivery) = self.mail(inner, context) {
+            // Taken in turns, so that neither kind can hold up the other for ever.
+            let turn_of_mail = !std::mem::replace(&mut self.mailed, false);
+            if turn_of_mail && let Some(delivery) = self.mail(inner, context) {
+                self.mailed = true;
                 return Poll::Ready(Ok(delivery));
             }
-            if !self.look(inner, shared, context)? {
+            if !self.look(inner, shared, context)? && turn_of_mail {
                 return Poll::Pending;
             }
         }

@@ -148,7 +148,10 @@ impl Inner {
         cell: &Cell,
         position: Position,
     ) -> Result<Option<Seq>, ReadError> {
-        let (first, tail, evictions) = first_and_tail(cell);
+        // From the floor as it is written down: what retention by count has let go already
+        // lies between, and must be told.
+        let (_, tail, evictions) = first_and_tail(cell);
+        let first = cell.lock().machine.first();
         let after = |header: &gapless_core::EntryHeader| {
             header.seq.plus(position.next().distance(header.position)).max(first)
         };

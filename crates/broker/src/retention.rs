@@ -75,6 +75,7 @@ impl Inner {
         if !state.is_durable() {
             let effect = state.step(now, Input::Trim { below, reason });
             state.floor_position = state.floor_position.max(position);
+            state.drop_gone();
             return Ok((trimmed(effect), None));
         }
         let body = position.0.to_le_bytes();
@@ -93,6 +94,7 @@ impl Inner {
             if reason == GapReason::Purge { Durability::Flushed } else { Durability::Written };
         let ticket = append.finish(durability, durability);
         state.floor_position = state.floor_position.max(position);
+        state.drop_gone();
         let wakers = state.wake_all();
         drop(state);
         wakers.into_iter().for_each(std::task::Waker::wake);
@@ -178,7 +180,9 @@ impl Inner {
     fn floor_by_bytes(&self, cell: &Cell, first: Seq, bytes_max: u64) -> Result<Seq, ReadError> {
         let (tail, tail_bytes, evictions) = {
             let state = cell.lock();
-            (state.view().tail, state.tail_bytes, state.evictions)
+            let gone = state.batches().take_while(|batch| batch.last() < first);
+            let gone: u64 = gone.map(|batch| batch.bytes().len() as u64).sum();
+            (state.view().tail, state.tail_bytes - gone, state.evictions)
         };
         let in_segments = self.bytes_in_segments(cell, first, tail)?;
         let excess = (in_segments + tail_bytes).saturating_sub(bytes_max);

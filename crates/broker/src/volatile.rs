@@ -78,9 +78,10 @@ impl Inner {
             state.step(now, Input::Trim { below, reason: GapReason::Slow });
         }
         let wakers = state.wake_all();
+        // Under the lock, so that every mailbox gets them in the order of their seqs.
+        self.router.deliver(&cell.name, &batch, &self.limits);
         drop(state);
         wakers.into_iter().for_each(std::task::Waker::wake);
-        self.router.deliver(&cell.name, &batch, &self.limits);
         self.metrics.published_messages.increment(u64::from(count));
         Publishing::accepted(first, count, false)
     }

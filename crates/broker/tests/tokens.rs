@@ -77,14 +77,14 @@ fn resumes_everywhere(seed: u64, of: &str, followed: &[usize]) {
 
 #[test]
 fn d3_a_topic_is_resumed_after_every_step_without_loss_or_repeat() {
-    for seed in 0..30 {
+    for seed in 0..12 {
         resumes_everywhere(seed, "t.a", &[0]);
     }
 }
 
 #[test]
 fn d7_one_position_resumes_a_pattern_over_many_topics_without_loss_or_repeat() {
-    for seed in 100..130 {
+    for seed in 100..112 {
         resumes_everywhere(seed, "t.*", &[0, 1, 2]);
     }
     resumes_everywhere(200, ">", &[0, 1, 2, 3]);

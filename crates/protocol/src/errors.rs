@@ -86,7 +86,7 @@ errors! {
     206 HelloAgain DidNotHappen "a hello was sent already; the connection ends",
     207 NotAuthenticated DidNotHappen "the hello's token is missing or not valid; the connection ends",
     208 TooManyConnections DidNotHappen "the server has all the connections it may have: come back later",
-    209 TooManySubscriptions DidNotHappen "there are as many subscriptions as the welcome or the broker allows",
+    209 TooManySubscriptions DidNotHappen "there are as many subscriptions as there may be",
     210 TooManyTopics DidNotHappen "there are as many topics as the broker allows",
     211 TooMuchInFlight DidNotHappen "more unanswered bytes than the welcome allows: wait for answers",
     212 CreditExceeded DidNotHappen "the grant is nothing, or lifts the credit above the welcome's limit",

@@ -43,6 +43,7 @@ pub use kind::{Kind, Side};
 pub use pack::cut_messages;
 pub use split::{SplitError, SplitLimit, cut, split};
 pub use verb::{EncodeError, Verb, VerbError};
+pub use verbs::ack::{Known, PartAccepted, PartAck, PublishAck, Rejection};
 pub use verbs::follow::{
     Credit, Ended, GapCode, GapNotice, Messages, Place, PlaceRange, RecoveryComplete,
     RecoveryResponse, StartFrom, Subscribe, Subscribed, Token, Unsubscribe, Unsubscribed,
@@ -51,15 +52,12 @@ pub use verbs::lookup::{
     CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,
     NotFound, Read, Stats, StatsText,
 };
-pub use verbs::publish::{
-    CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Known, PartAccepted, PartAck, Publish,
-    PublishAck, Rejection,
-};
+pub use verbs::publish::{CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Publish};
 pub use verbs::session::{
     Bye, Drain, DrainReason, ErrorAnswer, Features, Hello, Limits, Ping, Pong, VERSION, Welcome,
 };
 pub use verbs::topics::{
-    Done, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfo, TopicInfos, TopicList,
-    TopicPurge,
+    Done, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfo, TopicInfos,
+    TopicList, TopicPurge,
 };
 pub use wire::NUMBER_MAX;

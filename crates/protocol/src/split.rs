@@ -11,9 +11,7 @@ use alloc::vec::Vec;
 use bytes::BytesMut;
 use gapless_core::batch::{FLAG_HOLES, FLAG_IDS, FLAG_KEYS};
 use gapless_core::entry::ENTRY_HEADER_BYTES;
-use gapless_core::{
-    Batch, Checksum, Entry, EntryHeader, Position, Record, RecordsBuilder, Seq,
-};
+use gapless_core::{Batch, Checksum, Entry, EntryHeader, Position, Record, RecordsBuilder, Seq};
 
 /// How large a piece may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +85,8 @@ pub fn cut(
     let records = records_of(batch)?;
     let end = fitting(batch, &records, true, limit)?;
     let front = piece(batch, &records, (0, end), checksum);
-    let rest = (end < records.len())
-        .then(|| piece(batch, &records, (end, records.len()), checksum));
+    let rest =
+        (end < records.len()).then(|| piece(batch, &records, (end, records.len()), checksum));
     Ok((front, rest))
 }
 

@@ -14,7 +14,7 @@ use gapless_core::{
 use crate::errors::ErrorCode;
 use crate::frame::{Frame, FrameError, FrameLimit, Head, Ids};
 use crate::kind::Kind;
-use crate::verbs::{follow, lookup, publish, session, topics};
+use crate::verbs::{ack, follow, lookup, publish, session, topics};
 use crate::wire::{self, Reader};
 
 /// Why a frame is no verb. Nothing was done, and the connection can go on.
@@ -276,7 +276,7 @@ verbs! {
     TopicInfos topics::TopicInfos,
     Done topics::Done,
     Publish publish::Publish,
-    PublishAck publish::PublishAck,
+    PublishAck ack::PublishAck,
     Commit publish::Commit,
     CancelDelayed publish::CancelDelayed,
     Cancelled publish::Cancelled,

@@ -1,5 +1,6 @@
 //! The verbs, one file per family, each with its fields, their reading and their writing.
 
+pub mod ack;
 pub mod follow;
 pub mod lookup;
 pub mod publish;

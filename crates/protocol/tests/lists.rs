@@ -85,7 +85,8 @@ fn the_page_shows_every_error() {
 
 #[test]
 fn the_page_shows_every_gap_reason() {
-    let shown: Vec<String> = table("### Gap reasons").iter().map(|row| row[..2].join(" ")).collect();
+    let shown: Vec<String> =
+        table("### Gap reasons").iter().map(|row| row[..2].join(" ")).collect();
     let is: Vec<String> =
         GapReason::ALL.iter().map(|(number, reason)| format!("{number} {reason}")).collect();
     assert_eq!(shown, is);
@@ -108,7 +109,7 @@ fn the_page_shows_every_limit() {
         ("COMMIT_PARTS_MAX", verbs::publish::COMMIT_PARTS_MAX as u64),
         ("COMMIT_CELLS_MAX", verbs::publish::COMMIT_CELLS_MAX as u64),
         ("CELL_NAME_BYTES_MAX", verbs::publish::CELL_NAME_BYTES_MAX as u64),
-        ("DETAIL_BYTES_MAX", verbs::publish::DETAIL_BYTES_MAX as u64),
+        ("DETAIL_BYTES_MAX", verbs::ack::DETAIL_BYTES_MAX as u64),
         ("MESSAGES_HEAD_BYTES", verbs::follow::MESSAGES_HEAD_BYTES as u64),
         ("CLIENTS_PAGE_MAX", verbs::lookup::CLIENTS_PAGE_MAX as u64),
         ("FOLLOWS_SHOWN_MAX", verbs::lookup::FOLLOWS_SHOWN_MAX as u64),

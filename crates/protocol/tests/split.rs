@@ -20,7 +20,7 @@ fn delivered(batch: &Batch) -> Vec<(Seq, Position, Message)> {
 fn check_piece(piece: &Batch, whole: &Batch) {
     let (header, all) = (piece.header(), whole.header());
     let mut bytes = piece.bytes().clone();
-    assert_eq!(Entry::take(&mut bytes, crc32c).unwrap().header, *header);
+    assert_eq!(Entry::take(&mut bytes, crc32c).expect("an entry").header, *header);
     assert!(bytes.is_empty());
     let records: Vec<_> = piece.records().collect();
     assert_eq!(records.len(), header.count as usize);

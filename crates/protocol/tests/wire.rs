@@ -332,7 +332,10 @@ fn stored_batches_are_told_from_damaged_ones() {
         batches: vec![batch.clone()],
     };
     assert_eq!(messages.verify(common::crc32c), Ok(()));
-    assert_eq!((messages.credit_messages(), messages.credit_bytes()), (1, batch.bytes().len() as u64));
+    assert_eq!(
+        (messages.credit_messages(), messages.credit_bytes()),
+        (1, batch.bytes().len() as u64)
+    );
     let mut bytes = batch.bytes().to_vec();
     *bytes.last_mut().unwrap() ^= 1;
     let entry = gapless_core::Entry { header: *batch.header(), bytes: bytes.into() };

@@ -21,10 +21,8 @@ pub const CLIENTS_PAGE_MAX: usize = 1024;
 /// Most subscriptions shown of one client.
 pub const FOLLOWS_SHOWN_MAX: usize = 1024;
 
-const CLIENTS: List =
-    List { field: "clients", item_bytes_min: 20, count_max: CLIENTS_PAGE_MAX };
-const FOLLOWS: List =
-    List { field: "follows", item_bytes_min: 28, count_max: FOLLOWS_SHOWN_MAX };
+const CLIENTS: List = List { field: "clients", item_bytes_min: 20, count_max: CLIENTS_PAGE_MAX };
+const FOLLOWS: List = List { field: "follows", item_bytes_min: 28, count_max: FOLLOWS_SHOWN_MAX };
 
 /// Asks for the newest message of a key. Answered by [`Found`] or [`NotFound`].
 #[derive(Clone, Debug, PartialEq, Eq)]

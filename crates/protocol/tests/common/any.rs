@@ -24,14 +24,14 @@ pub(crate) fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
 }
 
 pub(crate) fn topic() -> impl Strategy<Value = TopicName> {
-    "[a-zäß0-9_-]{1,8}(\\.[a-z0-9]{1,8}){0,3}".prop_map(|text| TopicName::parse(&text).unwrap())
+    "[a-zäß0-9_-]{1,8}(\\.[a-z0-9]{1,8}){0,3}".prop_map(|text| samples::name(&text))
 }
 
 pub(crate) fn pattern() -> impl Strategy<Value = Pattern> {
     prop_oneof![
         topic().prop_map(|name| Pattern::literal(&name)),
-        "[a-z]{1,8}\\.\\*(\\.[a-z]{1,4})?".prop_map(|text| Pattern::parse(&text).unwrap()),
-        "([a-z]{1,8}\\.)?>".prop_map(|text| Pattern::parse(&text).unwrap()),
+        "[a-z]{1,8}\\.\\*(\\.[a-z]{1,4})?".prop_map(|text| samples::pattern(&text)),
+        "([a-z]{1,8}\\.)?>".prop_map(|text| samples::pattern(&text)),
     ]
 }
 
@@ -63,37 +63,35 @@ pub(crate) fn batch(first: u64, span_max: usize) -> impl Strategy<Value = Batch>
 /// A delivery of several batches with seqs missing between some of them, cut at both ends.
 pub(crate) fn messages() -> impl Strategy<Value = Messages> {
     let parts = vec((batch(1, 6), 0..3_u64), 0..5);
-    (parts, 1..1000_u64, topic(), 0..3_u64, 0..3_u64).prop_map(|(parts, first, topic, low, high)| {
-        let mut next = first;
-        let mut batches = Vec::new();
-        for (part, holes) in parts {
-            let moved: Vec<Option<Message>> = (0..part.header().span)
-                .map(|offset| {
-                    let record = part.records().find(|record| record.offset == offset)?;
-                    Some(part.message(&record))
-                })
-                .collect();
-            let moved = samples::batch(next, &moved);
-            next = moved.last().next().0 + holes;
-            batches.push(moved);
-        }
-        let (mut from, mut to) = (first, next.max(first));
-        if let (Some(front), Some(back)) = (batches.first(), batches.last()) {
-            from = (first + low).min(front.last().0);
-            to = (next - 1).saturating_sub(high).max(back.first().0).max(from);
-        }
-        let last_position = Position(to + 1000);
-        let (from, to) = (Seq(from), Seq(to));
-        Messages { subscription: 3, topic, from, to, last_position, batches }
-    })
+    (parts, 1..1000_u64, topic(), 0..3_u64, 0..3_u64).prop_map(
+        |(parts, first, topic, low, high)| {
+            let mut next = first;
+            let mut batches = Vec::new();
+            for (part, holes) in parts {
+                let moved: Vec<Option<Message>> = (0..part.header().span)
+                    .map(|offset| {
+                        let record = part.records().find(|record| record.offset == offset)?;
+                        Some(part.message(&record))
+                    })
+                    .collect();
+                let moved = samples::batch(next, &moved);
+                next = moved.last().next().0 + holes;
+                batches.push(moved);
+            }
+            let (mut from, mut to) = (first, next.max(first));
+            if let (Some(front), Some(back)) = (batches.first(), batches.last()) {
+                from = (first + low).min(front.last().0);
+                to = (next - 1).saturating_sub(high).max(back.first().0).max(from);
+            }
+            let last_position = Position(to + 1000);
+            let (from, to) = (Seq(from), Seq(to));
+            Messages { subscription: 3, topic, from, to, last_position, batches }
+        },
+    )
 }
 
 fn durability() -> impl Strategy<Value = Durability> {
-    prop_oneof![
-        Just(Durability::Memory),
-        Just(Durability::Written),
-        Just(Durability::Flushed)
-    ]
+    prop_oneof![Just(Durability::Memory), Just(Durability::Written), Just(Durability::Flushed)]
 }
 
 fn delivery() -> impl Strategy<Value = DeliveryPolicy> {
@@ -232,8 +230,11 @@ fn acks() -> impl Strategy<Value = PublishAck> {
 }
 
 fn commit() -> impl Strategy<Value = Commit> {
-    let part = (topic(), expect(), records())
-        .prop_map(|(topic, expect, records)| CommitPart { topic, expect, records });
+    let part = (topic(), expect(), records()).prop_map(|(topic, expect, records)| CommitPart {
+        topic,
+        expect,
+        records,
+    });
     let cell = (vec(any::<u8>(), 1..20), option::of(bytes(30)))
         .prop_map(|(name, value)| CellWrite { name: name.into(), value });
     (options(), vec(part, 0..4), vec(cell, 1..4)).prop_map(|(options, parts, cells)| {
@@ -327,13 +328,17 @@ fn session() -> impl Strategy<Value = Verb> {
             };
             let (features, epoch) = (Features(features), Epoch(epoch));
             let server_version = text;
-            Welcome { version, features, server_name, server_version, epoch, session, limits }.into()
+            Welcome { version, features, server_name, server_version, epoch, session, limits }
+                .into()
         }),
         error().prop_map(Verb::from),
         bytes(64).prop_map(|echo| Ping { echo }.into()),
         bytes(64).prop_map(|echo| Pong { echo }.into()),
-        any::<(u8, u32)>()
-            .prop_map(|(reason, grace_ms)| Drain { reason: DrainReason(reason), grace_ms }.into()),
+        any::<(u8, u32)>().prop_map(|(reason, grace_ms)| Drain {
+            reason: DrainReason(reason),
+            grace_ms
+        }
+        .into()),
         Just(Bye.into()),
     ]
 }
@@ -388,8 +393,11 @@ fn following() -> impl Strategy<Value = Verb> {
         any::<u64>().prop_map(|subscription| Unsubscribe { subscription }.into()),
         place().prop_map(|(subscription, token)| Unsubscribed { subscription, token }.into()),
         messages().prop_map(Verb::from),
-        (any::<u64>(), range)
-            .prop_map(|(subscription, range)| RecoveryResponse { subscription, range }.into()),
+        (any::<u64>(), range).prop_map(|(subscription, range)| RecoveryResponse {
+            subscription,
+            range
+        }
+        .into()),
         place().prop_map(|(subscription, token)| RecoveryComplete { subscription, token }.into()),
         gap().prop_map(Verb::from),
         any::<(u64, u32, u64)>().prop_map(|(subscription, messages, bytes)| {
@@ -414,8 +422,11 @@ fn looking() -> impl Strategy<Value = Verb> {
         vec(any::<u8>(), 1..255).prop_map(|name| CellRead { name: name.into() }.into()),
         option::of(bytes(80)).prop_map(|value| CellValue { value }.into()),
         (any::<u64>(), 1..=u32::MAX).prop_map(|(after, limit)| Clients { after, limit }.into()),
-        (vec(client(), 0..3), any::<bool>())
-            .prop_map(|(clients, more)| ClientList { clients, more }.into()),
+        (vec(client(), 0..3), any::<bool>()).prop_map(|(clients, more)| ClientList {
+            clients,
+            more
+        }
+        .into()),
         Just(Stats.into()),
         "\\PC{0,60}".prop_map(|json| StatsText { json }.into()),
     ]

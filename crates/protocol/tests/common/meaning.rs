@@ -54,7 +54,9 @@ pub(crate) fn of(verb: &Verb) -> Value {
         }),
         Verb::Subscribed(v) => json!({ "subscription": v.subscription, "token": token(&v.token) }),
         Verb::Unsubscribe(v) => json!({ "subscription": v.subscription }),
-        Verb::Unsubscribed(v) => json!({ "subscription": v.subscription, "token": token(&v.token) }),
+        Verb::Unsubscribed(v) => {
+            json!({ "subscription": v.subscription, "token": token(&v.token) })
+        }
         Verb::Messages(v) => json!({
             "subscription": v.subscription, "from": v.from.0, "to": v.to.0,
             "last_position": v.last_position.0,
@@ -219,9 +221,7 @@ fn commit(v: &Commit) -> Value {
             "messages": messages(&part.records),
         })
     };
-    let cell = |cell: &CellWrite| {
-        json!({ "name": hex(&cell.name), "value": cell.value.as_ref().map(|value| hex(value)) })
-    };
+    let cell = |cell: &CellWrite| json!({ "name": hex(&cell.name), "value": cell.value.as_ref().map(|value| hex(value)) });
     json!({
         "options": options(&v.options), "parts": v.parts.iter().map(part).collect::<Vec<_>>(),
         "cells": v.cells.iter().map(cell).collect::<Vec<_>>(),

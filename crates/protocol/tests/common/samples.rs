@@ -203,11 +203,7 @@ fn session() -> Vec<(&'static str, Verb)> {
 fn topics() -> Vec<(&'static str, Verb)> {
     let topic = name("orders.created");
     let volatile = TopicSettings { storage: Storage::Volatile, ..TopicSettings::default() };
-    let page = TopicList {
-        pattern: pattern("orders.>"),
-        after: Some(topic.clone()),
-        limit: 100,
-    };
+    let page = TopicList { pattern: pattern("orders.>"), after: Some(topic.clone()), limit: 100 };
     let infos = TopicInfos { topics: vec![info("orders.a"), info("orders.b")], more: true };
     vec![
         ("topic-create", TopicCreate { topic: topic.clone(), settings: settings() }.into()),
@@ -256,10 +252,11 @@ fn publishing() -> Vec<(&'static str, Verb)> {
         ],
     };
     let cells_only = Commit { parts: Vec::new(), ..commit.clone() };
-    let part = |accepted, count| {
-        PartAck::Accepted(PartAccepted { accepted, count, known: Known::None })
+    let part =
+        |accepted, count| PartAck::Accepted(PartAccepted { accepted, count, known: Known::None });
+    let two = PublishAck {
+        parts: vec![part(accepted(43, 45, false), 3), part(accepted(9, 9, false), 1)],
     };
-    let two = PublishAck { parts: vec![part(accepted(43, 45, false), 3), part(accepted(9, 9, false), 1)] };
     let these = Known::These(vec![(0, Seq(12)), (2, Seq(40))]);
     let later = Timestamp(1_800_000_000_000);
     let too_large = RejectReason::TooLarge { bytes: 9_000_000, max: 4_000_000 };
@@ -287,10 +284,10 @@ fn publishing() -> Vec<(&'static str, Verb)> {
         ("commit", commit.into()),
         ("commit-of-cells", cells_only.into()),
         ("publish-ack-of-a-commit", two.into()),
-        ("publish-ack-of-a-commit-of-cells", accept(Accepted {
-            position: Position(0),
-            ..accepted(0, 0, false)
-        }, 0, Known::None)),
+        (
+            "publish-ack-of-a-commit-of-cells",
+            accept(Accepted { position: Position(0), ..accepted(0, 0, false) }, 0, Known::None),
+        ),
         ("cancel-delayed", CancelDelayed { id: Position(4) }.into()),
         ("cancelled", Cancelled { was_waiting: true }.into()),
     ]
@@ -317,7 +314,7 @@ fn following() -> Vec<(&'static str, Verb)> {
         to: None,
         positions: Some((Position(0), Position(99))),
         reason: GapReason::Epoch.into(),
-        ..gap.clone()
+        ..gap
     };
     let of_later = GapNotice { reason: GapCode(200), ..gap.clone() };
     let error = ErrorAnswer::new(ErrorCode::TopicDeleted, "topic orders.created was deleted");
@@ -371,7 +368,7 @@ fn looking() -> Vec<(&'static str, Verb)> {
         state: ClientState::Online,
         place: Place::Position(Position(1042)),
         pattern: pattern("orders.>"),
-        ..follow.clone()
+        ..follow
     };
     let client = ClientInfo {
         session: 17,
