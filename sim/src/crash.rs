@@ -6,7 +6,7 @@
 use std::io::ErrorKind;
 
 use gapless_broker::{Broker, TopicInfo};
-use gapless_core::Durability;
+use gapless_core::{Durability, TopicName};
 use gapless_journal::faulty::{CrashKind, Times};
 
 use crate::checks::everything;
@@ -34,6 +34,8 @@ impl From<CrashKind> for End {
 struct Observed {
     topics: Vec<TopicInfo>,
     delayed: usize,
+    /// The number that the next delayed message will get.
+    delayed_next: u64,
     cells: Vec<Option<bytes::Bytes>>,
 }
 
@@ -73,6 +75,7 @@ impl World {
             self.fs.crash(kind);
             end = kind.into();
         }
+        self.closing = true;
         self.open(end, closed.is_ok())
     }
 
@@ -130,11 +133,14 @@ impl World {
                     self.note(format_args!("open: {opened:?}"));
                     self.broker = Some(broker);
                     // A closed store stays so until an opening has got so far as to note it.
-                    let may_be_clean = was_closed || opened.created;
+                    // One whose closing failed may have been closed all the same.
+                    let closing = std::mem::take(&mut self.closing);
+                    let may_be_clean = closing || opened.created;
                     let must_be_clean = end == End::Closed && !opened.created;
                     let right = if opened.clean { may_be_clean } else { !must_be_clean };
                     ensure(right, || format!("it ended as {end:?} but opened as {opened:?}"))?;
-                    return self.recovered(if was_closed { End::Closed } else { end });
+                    let has_all = was_closed || (closing && opened.clean);
+                    return self.recovered(if has_all { End::Closed } else { end });
                 }
                 Err(error) => {
                     self.note(format_args!("open: {error}"));
@@ -215,7 +221,10 @@ impl World {
 
     fn look(&self) -> Observed {
         let broker = self.broker();
+        let name = TopicName::parse("$delayed").expect("the name is well formed");
+        let delayed_next = broker.describe_topic(&name).map_or(1, |info| info.next.0);
         Observed {
+            delayed_next,
             topics: broker.list_topics(&everything()),
             delayed: broker.delayed_len(),
             cells: Self::cell_names().map(|name| broker.cell(&name)).collect(),
@@ -243,9 +252,10 @@ impl World {
                 ));
             }
         }
-        if observed.delayed != state.delayed.waiting.len() {
-            let waiting = state.delayed.waiting.len();
-            return Some(format!("{} delayed instead of {waiting}", observed.delayed));
+        let delayed = (observed.delayed, observed.delayed_next);
+        let known = (state.delayed.waiting.len(), state.delayed.next);
+        if delayed != known {
+            return Some(format!("delayed messages and their next number: {delayed:?}, not {known:?}"));
         }
         Self::cell_names().zip(&observed.cells).find_map(|(name, value)| {
             let known = state.cells.get(&name);

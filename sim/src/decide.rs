@@ -1,10 +1,8 @@
 //! What a publish must be answered: accepted with which numbers, known already, or refused.
 
-use std::rc::Rc;
-
 use gapless_core::{Expect, Message, Timestamp};
 
-use crate::model::{Accepted, State, TopicKey};
+use crate::model::{State, TopicKey, TopicModel};
 
 /// Messages for one topic, before the broker has seen them.
 #[derive(Clone, Debug)]
@@ -53,10 +51,7 @@ pub fn decide(state: &State, offers: &[Offer], floor: &dyn Fn(TopicKey) -> u64, 
                 let floor = floor(offer.topic);
                 let actual = match newest {
                     None => vec![0],
-                    Some((seq, message)) if may_be_forgotten(state, offer.topic, seq, message, floor, now) => {
-                        vec![seq, 0]
-                    }
-                    Some((seq, _)) => vec![seq],
+                    Some(_) => last_of_key(topic, key.unwrap_or_default(), floor, now),
                 };
                 (seq.0, actual)
             }
@@ -78,18 +73,29 @@ pub fn decide(state: &State, offers: &[Offer], floor: &dyn Fn(TopicKey) -> u64, 
     }
 }
 
-/// Whether the broker may not know any more that this message of a key was there.
-fn may_be_forgotten(
-    state: &State,
-    topic: TopicKey,
-    seq: u64,
-    message: &Rc<Accepted>,
-    floor: u64,
-    now: Timestamp,
-) -> bool {
-    seq < floor
-        || message.is_expired(now)
-        || (message.is_tombstone() && state.topics[&topic].may_be_absent(seq, now))
+/// What the last seq of a key may be said to be: the newest, and if the broker may not know
+/// that one any more, the one before it, and so on; zero when it need not know any.
+///
+/// A topic that is not compacted forgets what has expired, so that an older message of the
+/// key is the last one then.
+fn last_of_key(topic: &TopicModel, key: &[u8], floor: u64, now: Timestamp) -> Vec<u64> {
+    let mut found = Vec::new();
+    for (at, message) in topic.log.iter().enumerate().rev() {
+        if message.message.key.as_deref() != Some(key) {
+            continue;
+        }
+        let seq = at as u64 + 1;
+        found.push(seq);
+        let removed = message.is_tombstone() && topic.may_be_absent(seq, now);
+        if seq < floor || removed {
+            break;
+        }
+        if !message.is_expired(now) {
+            return found;
+        }
+    }
+    found.push(0);
+    found
 }
 
 fn take(state: &State, offer: &Offer, now: Timestamp) -> Taken {

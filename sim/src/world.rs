@@ -161,20 +161,44 @@ pub struct World {
     /// Whether the disk was made to misbehave since the last opening.
     pub faulty: bool,
     pub disk_limited: bool,
+    /// Whether the last run tried to close.
+    pub closing: bool,
     pub counts: Counts,
 }
 
 /// What a run came to; to see that it is not idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Messages accepted.
     pub accepted: u64,
+    /// Messages that were handed to somebody and compared.
     pub delivered: u64,
+    /// Gap notices.
     pub gaps: u64,
+    /// Crashes.
     pub crashes: u64,
+    /// Commits that a crash took back.
     pub lost: u64,
+    /// Publishes that were refused.
     pub refused: u64,
+    /// Publishes that were known already.
     pub duplicates: u64,
+    /// Delayed messages that came due.
     pub delayed: u64,
+}
+
+impl Counts {
+    /// Adds what another run came to.
+    pub fn add(&mut self, other: &Self) {
+        self.accepted += other.accepted;
+        self.delivered += other.delivered;
+        self.gaps += other.gaps;
+        self.crashes += other.crashes;
+        self.lost += other.lost;
+        self.refused += other.refused;
+        self.duplicates += other.duplicates;
+        self.delayed += other.delayed;
+    }
 }
 
 impl World {
@@ -214,6 +238,7 @@ impl World {
             down_at: None,
             faulty: false,
             disk_limited: false,
+            closing: false,
             counts: Counts::default(),
         }
     }

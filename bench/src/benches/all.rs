@@ -66,16 +66,16 @@ impl Plan {
         Self {
             disk_seconds: 0.2,
             publish: publish::Options {
-                seconds: 0.4,
+                seconds: 0.3,
                 bytes_max: 256 * MIB,
                 sizes: vec![128, 1024],
                 ..full.publish
             },
-            follow: follow::Options { seconds: 0.5, bytes_max: 128 * MIB, ..full.follow },
+            follow: follow::Options { seconds: 0.4, bytes_max: 128 * MIB, ..full.follow },
             history: history::Options {
-                bytes: 128 * MIB,
+                bytes: 64 * MIB,
                 sizes: vec![128, 1024],
-                seconds: 0.5,
+                seconds: 0.3,
                 ..full.history
             },
             open_bytes: 500_000_000,

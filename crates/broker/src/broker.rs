@@ -359,6 +359,10 @@ impl Broker {
             return Err(TopicError::Storage(name.clone()));
         }
         if *before != settings {
+            // What the settings so far let go was told to be gone, and stays so.
+            let now = self.inner.clock.now();
+            self.inner.enforce_age(&cell, now)?;
+            self.inner.enforce_size(&cell, now)?;
             let ticket = self.inner.write_settings(&cell, settings)?;
             drop(one_at_a_time);
             confirmed(ticket)?;
@@ -641,7 +645,11 @@ impl Inner {
             // is told from the oldest that could be meant.
             return Ok(Start::Seq(Seq(1).max(self.first_unseen(cell, position))));
         }
-        Ok(self.seq_after(cell, position)?.map_or(Start::Seq(view.next), Start::Seq))
+        let next = self.seq_after(cell, position)?.unwrap_or(view.next);
+        // A hole has the position of its beginning only, so how much of it was seen is not
+        // known: it is told whole, or its rest would be passed over in silence.
+        let hole = self.batch_at(cell, next.prev())?.filter(|batch| batch.header().count == 0);
+        Ok(Start::Seq(hole.map_or(next, |hole| hole.first())))
     }
 
     /// The first seq that a reader at `position` has not seen, as far as can be told when

@@ -308,10 +308,13 @@ impl PatternFollower {
         (to, reason): (Seq, GapReason),
     ) -> Option<Seq> {
         let last = header.last_seq();
-        if self.told.get(&cell.id).is_none_or(|told| *told <= to) {
+        let told = self.told.get(&cell.id).copied().unwrap_or_default();
+        if told <= to {
+            // Some of a hole may have been seen while they were there; nobody knows which.
+            let is_hole = header.count == 0 && header.span > 1;
             let notice = GapNotice {
                 topic: Some(cell.name.clone()),
-                from: Some(from),
+                from: (!is_hole).then(|| from.max(told)),
                 to: Some(to),
                 positions: Some((header.position, header.last_position())),
                 reason,

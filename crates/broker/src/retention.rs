@@ -161,7 +161,12 @@ impl Inner {
         }
     }
 
-    fn enforce_size(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), TopicError> {
+    /// Carries out retention by bytes and by count.
+    pub(crate) fn enforce_size(
+        &self,
+        cell: &Arc<Cell>,
+        now: Timestamp,
+    ) -> Result<(), TopicError> {
         let (first, settings) = {
             let state = cell.lock();
             (state.first(), Arc::clone(&state.settings))

@@ -89,6 +89,12 @@ pub(crate) struct Follow {
     pub(crate) confirmed: bool,
 }
 
+impl Follow {
+    pub(crate) fn is_from_now(&self) -> bool {
+        self.from == StartFrom::Now
+    }
+}
+
 pub(crate) struct Asked {
     pub(crate) question: Question,
     pub(crate) sent: bool,
@@ -457,6 +463,7 @@ impl Driver {
             }
             Effect::Offline => self.offline(),
             Effect::RetryAt { .. } => {
+                self.line = Line::Down;
                 self.parts.state.send_replace(State::Offline);
             }
             Effect::Queued { number } => self.queued(number),
@@ -517,6 +524,7 @@ impl Driver {
             && let Some(limits) = connection.welcome
         {
             self.server_bytes = limits.in_flight_bytes;
+            self.parts.inbox.release(Load::default(), self.server_bytes);
             connection.ping_at = self.now.after(ping_every(&self.parts.limits, connection));
             let own = self.parts.limits.window;
             let window = Amount {

@@ -1,9 +1,14 @@
 //! Times as people write them, in UTC, without a dependency: the Gregorian calendar is short.
 
 const MS_PER_DAY: u64 = 86_400_000;
+/// The last moment that has a year of four digits.
+const LAST_MS: u64 = 253_402_300_799_999;
 
-/// Milliseconds since 1970 as `2026-11-15T22:54:03.120Z`.
+/// Milliseconds since 1970 as `2026-11-15T22:54:03.120Z`; `never` for what is not of this age.
 pub(crate) fn format(ms: u64) -> String {
+    if ms > LAST_MS {
+        return "never".to_owned();
+    }
     let (days, rest) = (ms / MS_PER_DAY, ms % MS_PER_DAY);
     let (year, month, day) = date_of(days);
     let (hour, minute) = (rest / 3_600_000, rest / 60_000 % 60);
@@ -99,7 +104,7 @@ fn days_until(year: u64, month: u64, day: u64) -> u64 {
 
 /// The date so many days after 1970-01-01.
 fn date_of(days: u64) -> (u64, u64, u64) {
-    // The guess is never too late, and at most one year too early.
+    // The guess is never too late, and a few years too early at most.
     let mut year = 1970 + days / 366;
     while days_until(year + 1, 1, 1) <= days {
         year += 1;
@@ -124,6 +129,8 @@ mod tests {
         assert_eq!(format(1_763_247_243_120), "2025-11-15T22:54:03.120Z");
         assert_eq!(format(4_107_542_399_999), "2100-02-28T23:59:59.999Z");
         assert_eq!(format(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
+        assert_eq!(format(LAST_MS), "9999-12-31T23:59:59.999Z");
+        assert_eq!(format(u64::MAX), "never");
     }
 
     #[test]

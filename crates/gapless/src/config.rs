@@ -49,6 +49,9 @@ keys! {
     "durability" = "flushed", "default durability: memory, written or flushed";
 }
 
+/// Variables that stand for flags, not for keys.
+const FLAGS: [&str; 4] = ["config", "server", "wait", "log"];
+
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -80,6 +83,8 @@ pub(crate) enum ConfigError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{} is no TOML: {why}", .path.display())]
     Syntax { path: PathBuf, why: String },
+    #[error("{key} = {value} ({from}) cannot be used: a key has one value, as in {key} = \"…\"")]
+    NoText { key: String, value: String, from: Source },
     #[error("`{0}` is no setting; write it as key=value")]
     NoPair(String),
 }
@@ -110,14 +115,7 @@ impl Config {
             config.add_file(path)?;
         }
         for (name, value) in environment {
-            // Only what could be a key is looked at: other programs use the prefix too.
-            let key = name.strip_prefix("GAPLESS_").map(|rest| rest.to_ascii_lowercase());
-            let known = key.and_then(|key| {
-                KEYS.iter().find(|each| each.name.replace('.', "_") == key)
-            });
-            if let Some(key) = known {
-                config.values.insert(key.name, (value, Source::Environment(name)));
-            }
+            config.add_variable(name, value)?;
         }
         for flag in flags {
             let (key, value) =
@@ -125,6 +123,27 @@ impl Config {
             config.set(key.trim(), value.trim().to_owned(), Source::Flag)?;
         }
         Ok(config)
+    }
+
+    /// Takes a variable that names a key. One that nearly does is an error; what is far from
+    /// all keys may be another program's, which uses the prefix too.
+    fn add_variable(&mut self, name: String, value: String) -> Result<(), ConfigError> {
+        let Some(key) = name.strip_prefix("GAPLESS_").map(str::to_ascii_lowercase) else {
+            return Ok(());
+        };
+        if let Some(known) = KEYS.iter().find(|each| variable(each) == key) {
+            self.values.insert(known.name, (value, Source::Environment(name)));
+            return Ok(());
+        }
+        let distance = |each: &&Key| strsim::damerau_levenshtein(&variable(each), &key);
+        let near = KEYS.iter().min_by_key(distance).filter(|each| distance(each) <= 2);
+        match near {
+            Some(near) if !FLAGS.contains(&key.as_str()) => {
+                let nearest = Some(near.name);
+                Err(ConfigError::UnknownKey { key, from: Source::Environment(name), nearest })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
@@ -142,6 +161,11 @@ impl Config {
             match value {
                 toml::Value::Table(inner) => self.add_table(&format!("{key}."), inner, path)?,
                 toml::Value::String(text) => self.set(&key, text.clone(), file(path))?,
+                toml::Value::Array(_) | toml::Value::Datetime(_) => {
+                    find(&key, file(path))?;
+                    let (value, from) = (value.to_string(), file(path));
+                    return Err(ConfigError::NoText { key, value, from });
+                }
                 other => self.set(&key, other.to_string(), file(path))?,
             }
         }
@@ -149,12 +173,14 @@ impl Config {
     }
 
     pub(crate) fn set(&mut self, key: &str, value: String, from: Source) -> Result<(), ConfigError> {
-        let Some(known) = KEYS.iter().find(|each| each.name == key) else {
-            let nearest = nearest(key);
-            return Err(ConfigError::UnknownKey { key: key.to_owned(), from, nearest });
-        };
+        let known = find(key, from.clone())?;
         self.values.insert(known.name, (value, from));
         Ok(())
+    }
+
+    /// The key of this name.
+    pub(crate) fn key(name: &str) -> Result<&'static Key, ConfigError> {
+        find(name, Source::Flag)
     }
 
     /// The text of a key, and where it came from.
@@ -189,6 +215,19 @@ impl Config {
 
 fn file(path: &Path) -> Source {
     Source::File(path.to_owned())
+}
+
+fn find(name: &str, from: Source) -> Result<&'static Key, ConfigError> {
+    let known = KEYS.iter().find(|each| each.name == name);
+    known.ok_or_else(|| {
+        let nearest = nearest(name);
+        ConfigError::UnknownKey { key: name.to_owned(), from, nearest }
+    })
+}
+
+/// A key as the environment spells it, without the prefix.
+fn variable(key: &Key) -> String {
+    key.name.replace('.', "_")
 }
 
 /// The key that was most likely meant.
@@ -241,6 +280,14 @@ mod tests {
         assert!(error.contains("did you mean `native.listen`?"), "{error}");
         let error = load(None, &[], &["zebra=1"]).unwrap_err().to_string();
         assert!(error.contains("`gapless config` lists all keys"), "{error}");
+    }
+
+    #[test]
+    fn a_variable_that_is_nearly_a_key_is_an_error() {
+        let error = load(None, &[("GAPLESS_NATIV_LISTEN", "x")], &[]).unwrap_err().to_string();
+        assert!(error.contains("did you mean `native.listen`?"), "{error}");
+        let others = [("GAPLESS_SERVER", "x"), ("GAPLESS_WAIT", "1s"), ("OTHER", "x")];
+        load(None, &others, &[]).unwrap();
     }
 
     #[test]

@@ -1,38 +1,88 @@
 //! The command line of gapless: parses, calls, prints. Every command is a file in `cmd/`.
 //!
-//! Exit codes: 0 all is well, 1 the command failed, 2 the words were wrong, 3 `doctor` found
-//! damage.
+//! Exit codes are in `exit.rs`, and in `gapless --help`.
 
+mod calendar;
 mod cmd;
+mod config;
+#[cfg(test)]
+mod docs;
+mod exit;
+mod log;
+mod output;
+mod progress;
+mod remote;
+mod show;
+mod values;
 
-use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use cmd::{Cli, Command};
+use cmd::{Cli, Command, Global};
+use config::{Config, ConfigError};
+use exit::{Done, Failure};
+use output::Output;
+
+/// The configuration that is used if it is there and no other is named.
+const CONFIG_FILE: &str = "gapless.toml";
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let mut out = io::stdout().lock();
-    let done = match cli.command.unwrap_or(Command::Status) {
-        Command::Status => cmd::status::run(&cli.data, cli.json, &mut out),
-        Command::Doctor(options) => cmd::doctor::run(&cli.data, &options, cli.json, &mut out),
-        Command::Bench(options) => cmd::bench::run(&options, cli.json, &mut out),
-    };
+    let Cli { command, global } = Cli::parse();
+    let command = command.unwrap_or(Command::Serve(cmd::serve::ServeOptions::default()));
+    let mut out = Output::new(global.json, global.quiet);
+    let done = run(command, &global, &mut out).and_then(|exit| {
+        out.flush()?;
+        Ok(exit)
+    });
     match done {
-        Ok(code) => code,
-        // Whoever reads our output went away, as `head` does: nothing is wrong.
-        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = out.flush();
-            eprintln!("gapless: {error}");
-            ExitCode::FAILURE
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(failure) if failure.reader_left => ExitCode::SUCCESS,
+        Err(failure) => {
+            out.failure(&failure);
+            ExitCode::from(failure.exit as u8)
         }
     }
 }
 
-fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+fn run(command: Command, global: &Global, out: &mut Output) -> Done {
+    let level = global.log.as_deref().unwrap_or_else(|| command.log_level());
+    log::begin(level, global.json)?;
+    match command {
+        Command::Serve(options) => cmd::serve::run(&options, &configuration(global)?, out),
+        Command::Pub(options) => cmd::publish::run(options, global, out),
+        Command::Sub(options) => cmd::subscribe::run(options, global, out),
+        Command::Get(options) => cmd::get::run(&options, global, out),
+        Command::Topic(options) => cmd::topic::run(options, global, out),
+        Command::Cancel(options) => cmd::cancel::run(&options, global, out),
+        Command::Clients(_) => cmd::clients::run(global, out),
+        Command::Events(options) => cmd::events::run(&options, global, out),
+        Command::Stats(_) => cmd::stats::run(global, out),
+        Command::Doctor(options) => cmd::doctor::run(&options, &configuration(global)?, out),
+        Command::Bench(options) => cmd::bench::run(&options, out),
+        Command::Config(options) => cmd::config::run(&options, &configuration(global)?, out),
+        Command::Completions(options) => cmd::completions::run(&options, out),
+    }
+}
+
+/// The configuration in force.
+fn configuration(global: &Global) -> Result<Config, ConfigError> {
+    let usual = Path::new(CONFIG_FILE);
+    let file: Option<PathBuf> =
+        global.config.clone().or_else(|| usual.exists().then(|| usual.to_owned()));
+    let mut flags = global.set.clone();
+    if let Some(data) = &global.data {
+        flags.push(format!("data={}", data.display()));
+    }
+    // What is no Unicode is no setting of ours.
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Config::load(file.as_deref(), environment, &flags)
+}
+
+impl From<tokio::task::JoinError> for Failure {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self::failed(error)
+    }
 }

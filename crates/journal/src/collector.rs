@@ -96,10 +96,15 @@ impl<'a> Dropper<'a> {
         {
             hole.span = span;
             hole.time = header.time;
+            hole.position = header.last_position();
             return Ok(());
         }
         self.flush_hole(out)?;
-        self.hole = Some(EntryHeader { flags: FLAG_HOLES, count: 0, ttl_min_ms: 0, ..header });
+        // It stands where its last message stood: a reader who has seen only the first of
+        // them must still be told of the rest.
+        let position = header.last_position();
+        self.hole =
+            Some(EntryHeader { flags: FLAG_HOLES, count: 0, ttl_min_ms: 0, position, ..header });
         Ok(())
     }
 
@@ -426,6 +431,9 @@ impl Inner {
         }
         dropper.finish(&mut writer)?;
         let new = (writer.bytes() > empty).then(|| writer.finish(last)).transpose()?;
+        // Floors and deletions may still be on their way to the log. They must be there
+        // before what they let go is gone, or a crash would bring back a topic without it.
+        self.flush_all()?;
         let mut next = manifest.clone();
         let is_old = |name: &Arc<str>| old.iter().any(|each| each.meta().name == *name);
         let at = next.segments.iter().position(|meta| is_old(&meta.name));

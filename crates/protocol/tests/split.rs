@@ -161,17 +161,19 @@ fn a_batch_that_lies_about_its_messages_is_not_cut() {
 #[test]
 fn messages_of_no_journal_keep_the_token() {
     // Volatile subjects have positions of another kind; their delivery says where the token is.
-    let batch = samples::batch(1, &[Some(Message::new("a")), Some(Message::new("b"))]);
-    let messages = Messages {
-        subscription: 1,
-        topic: samples::name("volatile"),
-        from: Seq(1),
-        to: Seq(2),
-        last_position: Position(5),
-        batches: vec![batch],
-    };
-    let limit = SplitLimit { bytes: 1000, messages: 1 };
-    let (front, rest) = cut_messages(messages, Position(5), limit, crc32c).unwrap();
-    assert_eq!(front.last_position, Position(5));
-    assert_eq!(rest.unwrap().last_position, Position(5));
+    for token in [Position(5), Position(5000)] {
+        let two = [Some(Message::new("a")), Some(Message::new("b"))];
+        let messages = Messages {
+            subscription: 1,
+            topic: samples::name("volatile"),
+            from: Seq(1),
+            to: Seq(2),
+            last_position: token,
+            batches: vec![samples::batch(1, &two)],
+        };
+        let limit = SplitLimit { bytes: 1000, messages: 1 };
+        let (front, rest) = cut_messages(messages, token, limit, crc32c).unwrap();
+        assert_eq!(front.last_position, token);
+        assert_eq!(rest.unwrap().last_position, token);
+    }
 }

@@ -1,16 +1,22 @@
 //! `gapless bench`: what the machine can do.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use gapless_bench::hardware;
 use gapless_bench::scratch::Scratch;
 
-use super::Done;
+use crate::exit::{Done, Exit};
+use crate::output::Output;
 
+const EXAMPLES: &str = "\
+Examples:
+  gapless bench disk
+  gapless bench disk --dir /srv/gapless --seconds 5 --json";
+
+/// Measure what the machine can do
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct BenchOptions {
     #[command(subcommand)]
     bench: Bench,
@@ -18,28 +24,29 @@ pub(crate) struct BenchOptions {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Flushes, writes, reads, copies, checksums and wake-ups of this machine.
+    /// Flushes, writes, reads, copies, checksums and wake-ups of this machine
+    #[command(after_help = EXAMPLES)]
     Disk {
-        /// Where to measure: a folder on the disk that will hold the data.
+        /// Where to measure: a folder on the disk that will hold the data
         #[arg(long)]
         dir: Option<PathBuf>,
-        /// Seconds for each measurement of the disk.
+        /// Seconds for each measurement of the disk
         #[arg(long, default_value_t = 1.0, value_parser = seconds)]
         seconds: f64,
     },
 }
 
-pub(crate) fn run(options: &BenchOptions, as_json: bool, out: &mut dyn Write) -> Done {
+pub(crate) fn run(options: &BenchOptions, out: &mut Output) -> Done {
     let Bench::Disk { dir, seconds } = &options.bench;
     let scratch = Scratch::fresh(dir.as_deref())?;
-    eprintln!("measuring in {}", scratch.path().display());
+    out.note(format_args!("measuring in {}", scratch.path().display()));
     let table = hardware::report(scratch.path(), *seconds)?;
-    if as_json {
-        writeln!(out, "{:#}", table.to_json())?;
+    if out.json {
+        out.line(format_args!("{:#}", table.to_json()))?;
     } else {
-        write!(out, "{table}")?;
+        out.bytes(table.to_string().as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Ok)
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -1,26 +1,84 @@
 //! `gapless config`: what is in force, and where each value came from.
 
-use std::io::Write;
-use std::process::ExitCode;
-
+use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::Done;
-use crate::config::{Config, KEYS};
+use crate::config::{Config, KEYS, Key};
+use crate::exit::{Done, Exit};
+use crate::output::Output;
 
-pub(crate) fn run(config: &Config, as_json: bool, out: &mut dyn Write) -> Done {
-    if as_json {
-        let row = |name: &'static str| {
-            let source = config.source(name).to_string();
-            (name.to_owned(), json!({ "value": config.text(name), "source": source }))
+const EXAMPLES: &str = "\
+Examples:
+  gapless config                                what is in force, and why
+  gapless config native.listen                  one value
+  gapless config > gapless.toml                 the output is a configuration file
+  GAPLESS_DURABILITY=written gapless config --set journal.tail_bytes=1048576
+
+Order: defaults, then the file, then the environment, then flags; the last one wins.";
+
+/// Show the configuration in force, and where each value came from
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ConfigOptions {
+    /// Show only the value of this key
+    key: Option<String>,
+}
+
+pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) -> Done {
+    if let Some(name) = &options.key {
+        let key = Config::key(name)?;
+        let value = config.text(key.name);
+        let json = json!({ "value": value, "source": config.source(key.name).to_string() });
+        if out.json { out.json_line(&json)? } else { out.line(value)? }
+        return Ok(Exit::Ok);
+    }
+    if out.json {
+        let row = |key: &Key| {
+            let source = config.source(key.name).to_string();
+            (key.name.to_owned(), json!({ "value": config.text(key.name), "source": source }))
         };
-        let all: Map<String, Value> = KEYS.iter().map(|key| row(key.name)).collect();
-        writeln!(out, "{:#}", Value::Object(all))?;
-        return Ok(ExitCode::SUCCESS);
+        let all: Map<String, Value> = KEYS.iter().map(row).collect();
+        out.line(format_args!("{:#}", Value::Object(all)))?;
+        return Ok(Exit::Ok);
     }
-    for key in KEYS {
-        let (value, source) = (config.text(key.name), config.source(key.name));
-        writeln!(out, "{:<34} {value:<20} # {source}; {}", key.name, key.help)?;
+    for line in lines(config) {
+        let (setting, comment) = line;
+        let comment = out.paint.dim(comment);
+        out.line(format_args!("{setting:<56} {comment}"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Ok)
+}
+
+/// Every key as a line of TOML, and a comment.
+fn lines(config: &Config) -> impl Iterator<Item = (String, String)> {
+    KEYS.iter().map(|key| {
+        let text = config.text(key.name);
+        let is_number = text.parse::<u64>().is_ok_and(|number| number <= i64::MAX as u64);
+        let value = if is_number {
+            text.to_owned()
+        } else {
+            toml::Value::String(text.to_owned()).to_string()
+        };
+        let comment = format!("# {}; {}", config.source(key.name), key.help);
+        (format!("{} = {value}", key.name), comment)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_a_configuration_file() {
+        let flags = ["data=a \"b\"\\c".to_owned(), "native.drain_ms=7".to_owned()];
+        let config = Config::load(None, std::iter::empty(), &flags).unwrap();
+        let text: String =
+            lines(&config).map(|(setting, comment)| format!("{setting} {comment}\n")).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let again = Config::load(Some(file.path()), std::iter::empty(), &[]).unwrap();
+        for key in KEYS {
+            assert_eq!(again.text(key.name), config.text(key.name));
+        }
+    }
 }

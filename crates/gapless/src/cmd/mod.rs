@@ -1,60 +1,119 @@
-//! The words of the command line.
+//! The words of the command line. Every command is a file here.
 
 pub(crate) mod bench;
+pub(crate) mod cancel;
+pub(crate) mod clients;
+pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod doctor;
-pub(crate) mod status;
+pub(crate) mod events;
+pub(crate) mod get;
+pub(crate) mod publish;
+pub(crate) mod serve;
+pub(crate) mod stats;
+pub(crate) mod subscribe;
+pub(crate) mod topic;
 
-use std::error::Error;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-/// What a command gives back: an exit code, or why it failed.
-pub(crate) type Done = Result<ExitCode, Box<dyn Error>>;
+use crate::values;
+
+/// Where a server is unless somebody says otherwise.
+pub(crate) const SERVER_DEFAULT: &str = "127.0.0.1:4281";
+
+const FIRST_STEPS: &str = "\
+First steps:
+  gapless                                          start a server with data in ./gapless-data
+  gapless pub orders.created 'first' --create      publish; it is on disk when this returns
+  gapless sub 'orders.>'                           show what is there, then follow
+  gapless topic ls                                 see what topics there are
+  gapless doctor                                   examine the data folder
+
+Every command explains itself with examples: gapless help pub";
 
 /// Pub/sub, durable topics, outbox and jobs, with no gap.
+///
+/// Without a command, `serve` is run.
 #[derive(Debug, Parser)]
-#[command(
-    name = "gapless",
-    version,
-    about,
-    after_help = "Without a command, `status` is run: it makes the data folder if there is none \
-                  and shows what is in it.\n\nExamples:\n  gapless\n  gapless --data /srv/gapless \
-                  status --json\n  gapless doctor\n  gapless bench disk"
-)]
+#[command(name = "gapless", version, after_help = FIRST_STEPS, after_long_help = long_help())]
+#[command(infer_subcommands = true, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// The data folder.
-    #[arg(long, global = true, env = "GAPLESS_DATA", default_value = "gapless-data")]
-    pub(crate) data: PathBuf,
-    /// Print JSON instead of text for people.
+    #[command(flatten)]
+    pub(crate) global: Global,
+}
+
+/// What every command understands.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
+pub(crate) struct Global {
+    /// Configuration file [default: gapless.toml, if it is there]
+    #[arg(long, global = true, value_name = "FILE", env = "GAPLESS_CONFIG", hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key of the configuration; may be repeated. `gapless config` lists all keys
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// The data folder; the same as --set data=DIR
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// The server to talk to, as host:port or unix:/path
+    #[arg(long, global = true, value_name = "ADDR", env = "GAPLESS_SERVER", hide_env_values = true)]
+    #[arg(default_value = SERVER_DEFAULT)]
+    pub(crate) server: String,
+    /// How long to wait for a server that does not listen yet
+    #[arg(long, global = true, value_name = "TIME", env = "GAPLESS_WAIT", hide_env_values = true)]
+    #[arg(default_value = "1s", value_parser = values::duration)]
+    pub(crate) wait: Duration,
+    /// Print JSON: one value, or one line for each message
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Say nothing but what was asked for
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// What to log to stderr: error, warn, info, debug or trace [default: info for serve, else
+    /// error]
+    #[arg(long, global = true, value_name = "LEVEL", env = "GAPLESS_LOG", hide_env_values = true)]
+    pub(crate) log: Option<String>,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Open the data folder and show what is in it.
-    Status,
-    /// Examine the data folder; repair it only when told to.
+    Serve(serve::ServeOptions),
+    Pub(publish::PubOptions),
+    Sub(subscribe::SubOptions),
+    Get(get::GetOptions),
+    Topic(topic::TopicOptions),
+    Cancel(cancel::CancelOptions),
+    Clients(clients::ClientsOptions),
+    Events(events::EventsOptions),
+    Stats(stats::StatsOptions),
     Doctor(doctor::DoctorOptions),
-    /// Measure what the machine can do.
     Bench(bench::BenchOptions),
+    Config(config::ConfigOptions),
+    Completions(completions::CompletionsOptions),
 }
 
-/// A size for people.
-pub(crate) fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit < UNITS.len() - 1 {
-        value /= 1024.0;
-        unit += 1;
+impl Command {
+    /// What is logged unless somebody says otherwise.
+    pub(crate) fn log_level(&self) -> &'static str {
+        if matches!(self, Self::Serve(_)) { "info" } else { "error" }
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+fn long_help() -> String {
+    let codes = crate::exit::Exit::ALL.iter();
+    let codes = codes.map(|exit| format!("\n  {}  {}", *exit as u8, exit.meaning()));
+    format!(
+        "{FIRST_STEPS}\n\nConfiguration: defaults, then the file, then the environment \
+         (GAPLESS_NATIVE_LISTEN for\nnative.listen), then flags. `gapless config` shows what is \
+         in force and why.\n\nExit codes:{}",
+        codes.collect::<String>()
+    )
 }
 
 #[cfg(test)]
@@ -68,10 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_readable() {
-        assert_eq!(human_bytes(0), "0 B");
-        assert_eq!(human_bytes(1023), "1023 B");
-        assert_eq!(human_bytes(1536), "1.5 KiB");
-        assert_eq!(human_bytes(u64::MAX), "16777216.0 TiB");
+    fn every_command_teaches_with_examples() {
+        fn check(command: &clap::Command) {
+            let mut below = command.get_subcommands().filter(|each| each.get_name() != "help");
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("gapless "), "{} has no example", command.get_name());
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            below.by_ref().for_each(check);
+        }
+        check(&Cli::command());
     }
 }

@@ -19,11 +19,7 @@ use crate::wire::{List, Reader, at_most, ensure, exists, put_bytes};
 pub const DETAIL_BYTES_MAX: usize = 255;
 
 const ACKS: List = List { field: "acks", item_bytes_min: 4, count_max: COMMIT_PARTS_MAX };
-const KNOWN: List = List {
-    field: "known",
-    item_bytes_min: 9,
-    count_max: BATCH_COUNT_MAX as usize,
-};
+const KNOWN: List = List { field: "known", item_bytes_min: 9, count_max: BATCH_COUNT_MAX as usize };
 
 /// What became of a publish or a commit, part by part.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::batch::{put_varint, take_bytes, take_varint};
 use gapless_core::message::{HEADER_BYTES_MAX, HEADERS_MAX, ID_BYTES_MAX, KEY_BYTES_MAX, TTL_MAX};
 use gapless_core::{
-    Accepted, DeliveryPolicy, Expect, MessageError, PartitionBehavior, Position, PublishOptions,
-    Record, Records, RejectReason, Seq, Timestamp, TopicName,
+    DeliveryPolicy, Expect, MessageError, PartitionBehavior, Position, PublishOptions, Record,
+    Records, Timestamp, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
@@ -41,7 +41,7 @@ mod has {
 }
 
 /// Messages for one topic, to be accepted together or not at all. Answered by
-/// [`PublishAck`] with one part.
+/// [`PublishAck`](crate::PublishAck) with one part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publish {
     /// Where they go.
@@ -81,7 +81,7 @@ impl Fields for Publish {
 }
 
 /// Messages for several topics, and cells: after a crash all are there, or none. Answered by
-/// [`PublishAck`] with one part for each, or a single one if all of it is rejected.
+/// [`PublishAck`](crate::PublishAck) with one part for each, or a single one if all of it is rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
     /// What the publisher asks for; what it expects is asked for by each part.

@@ -192,7 +192,8 @@ fn ack(part: &PartAck) -> Value {
             "known": match known {
                 Known::None => json!("none"),
                 Known::These(these) => {
-                    json!(these.iter().map(|(index, seq)| json!([index, seq.0])).collect::<Vec<_>>())
+                    let one = |(index, seq): &(u32, gapless_core::Seq)| json!([index, seq.0]);
+                    these.iter().map(one).collect::<Value>()
                 }
                 Known::Some => json!("some"),
             },
@@ -221,7 +222,10 @@ fn commit(v: &Commit) -> Value {
             "messages": messages(&part.records),
         })
     };
-    let cell = |cell: &CellWrite| json!({ "name": hex(&cell.name), "value": cell.value.as_ref().map(|value| hex(value)) });
+    let cell = |cell: &CellWrite| {
+        let value = cell.value.as_ref().map(|value| hex(value));
+        json!({ "name": hex(&cell.name), "value": value })
+    };
     json!({
         "options": options(&v.options), "parts": v.parts.iter().map(part).collect::<Vec<_>>(),
         "cells": v.cells.iter().map(cell).collect::<Vec<_>>(),

@@ -1,0 +1,198 @@
+//! Questions: topics, single messages, cells, who is connected.
+//!
+//! A question waits for a connection and for its answer, together at most as long as
+//! [`crate::ClientLimits::answer_wait`]. One that does no harm is asked again after a lost
+//! connection; the others then end in an error whose fate is unknown.
+
+use bytes::Bytes;
+use gapless_core::{Pattern, Position, Seq, TopicName, TopicSettings};
+use gapless_protocol::{
+    CancelDelayed, CellRead, ClientList, Clients, Found, Get, Ping, Read, Stats, TopicConfigure,
+    TopicCreate, TopicDelete, TopicDescribe, TopicInfo, TopicInfos, TopicList, TopicPurge, Verb,
+};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::client::Client;
+use crate::error::AskError;
+use crate::inbox::{Command, Question};
+use crate::subscription::Delivered;
+
+/// Whether a question may be asked again after a lost connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    Yes,
+    No,
+}
+
+/// What an answer must be; anything else is unexpected.
+macro_rules! expect {
+    ($answer:expr, $($pattern:pat => $value:expr),+) => {
+        match $answer {
+            $($pattern => Ok($value),)+
+            _ => Err(AskError::Unexpected),
+        }
+    };
+}
+
+impl Client {
+    async fn ask(&self, verb: Verb, again: Again) -> Result<Verb, AskError> {
+        let answered = async {
+            // Held until the answer, so that questions are bounded.
+            let _permit = self.asks().acquire().await.map_err(|_| AskError::Closed)?;
+            let (reply, answer) = oneshot::channel();
+            let question = Question { verb, repeatable: again == Again::Yes, reply };
+            self.inbox().send(Command::Ask(question)).map_err(|_| AskError::Closed)?;
+            answer.await.unwrap_or(Err(AskError::Closed))
+        };
+        timeout(self.limits().answer_wait, answered).await.unwrap_or(Err(AskError::TimedOut))
+    }
+
+    /// Makes a topic. One that is there with equal settings is fine.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn create_topic(
+        &self,
+        topic: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<TopicInfo, AskError> {
+        let asked = TopicCreate { topic: topic.clone(), settings };
+        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfo(info) => info)
+    }
+
+    /// Gives a topic other settings, all of them.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn configure_topic(
+        &self,
+        topic: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<TopicInfo, AskError> {
+        let asked = TopicConfigure { topic: topic.clone(), settings };
+        expect!(self.ask(asked.into(), Again::No).await?, Verb::TopicInfo(info) => info)
+    }
+
+    /// What a topic is and holds.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn describe_topic(&self, topic: &TopicName) -> Result<TopicInfo, AskError> {
+        let asked = TopicDescribe { topic: topic.clone() };
+        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfo(info) => info)
+    }
+
+    /// A page of the topics that match a pattern, by name, after the last name of the page
+    /// before. The server may send fewer than `limit`; `more` says whether there are more.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn topics(
+        &self,
+        pattern: &Pattern,
+        after: Option<&TopicName>,
+        limit: u32,
+    ) -> Result<TopicInfos, AskError> {
+        let asked = TopicList { pattern: pattern.clone(), after: after.cloned(), limit };
+        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfos(infos) => infos)
+    }
+
+    /// Removes a topic with all its messages.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn delete_topic(&self, topic: &TopicName) -> Result<(), AskError> {
+        let asked = TopicDelete { topic: topic.clone() };
+        expect!(self.ask(asked.into(), Again::No).await?, Verb::Done(_) => ())
+    }
+
+    /// Removes the messages of a topic below a seq, for ever.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn purge_topic(&self, topic: &TopicName, below: Seq) -> Result<(), AskError> {
+        let asked = TopicPurge { topic: topic.clone(), below };
+        // What is purged stays purged: doing it twice is doing it once.
+        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::Done(_) => ())
+    }
+
+    /// The newest message of a key.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn latest(
+        &self,
+        topic: &TopicName,
+        key: impl Into<Bytes>,
+    ) -> Result<Option<Delivered>, AskError> {
+        let asked = Get { topic: topic.clone(), key: key.into() };
+        found(self.ask(asked.into(), Again::Yes).await?)
+    }
+
+    /// The message of a seq.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn read(&self, topic: &TopicName, seq: Seq) -> Result<Option<Delivered>, AskError> {
+        let asked = Read { topic: topic.clone(), seq };
+        found(self.ask(asked.into(), Again::Yes).await?)
+    }
+
+    /// The value of a cell, as [`Client::commit`] writes them.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn cell(&self, name: impl Into<Bytes>) -> Result<Option<Bytes>, AskError> {
+        let asked = CellRead { name: name.into() };
+        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::CellValue(cell) => cell.value)
+    }
+
+    /// Takes a delayed message back before it is due, by the id of its ack. Tells whether it
+    /// was still waiting.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn cancel_delayed(&self, id: Position) -> Result<bool, AskError> {
+        let asked = CancelDelayed { id };
+        let answer = self.ask(asked.into(), Again::No).await?;
+        expect!(answer, Verb::Cancelled(cancelled) => cancelled.was_waiting)
+    }
+
+    /// A page of those who are connected, after the last session of the page before (zero
+    /// for the first page).
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn clients(&self, after: u64, limit: u32) -> Result<ClientList, AskError> {
+        let asked = Clients { after, limit };
+        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::ClientList(list) => list)
+    }
+
+    /// Numbers about the server, as a JSON object.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn stats(&self) -> Result<String, AskError> {
+        expect!(self.ask(Stats.into(), Again::Yes).await?, Verb::StatsText(text) => text.json)
+    }
+
+    /// Whether a server is there.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn ping(&self) -> Result<(), AskError> {
+        let asked = Ping::default();
+        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::Pong(_) => ())
+    }
+}
+
+fn found(answer: Verb) -> Result<Option<Delivered>, AskError> {
+    expect!(answer, Verb::NotFound(_) => None, Verb::Found(found) => delivered(&found))
+}
+
+fn delivered(found: &Found) -> Option<Delivered> {
+    let record = found.records.iter().next()?;
+    let message = record.to_message(&found.records.bytes);
+    Some(Delivered { seq: found.seq, position: found.position, time: found.time, message })
+}

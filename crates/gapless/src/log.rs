@@ -1,0 +1,24 @@
+//! What the program says about its work: to stderr, for people or as JSON lines.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::Failure;
+
+/// Begins to log what the filter lets through.
+pub(crate) fn begin(level: &str, as_json: bool) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(level).map_err(|_| {
+        Failure::words(format!("`{level}` is no log level"))
+            .hint("use error, warn, info, debug or trace, or as in info,gapless_doors=debug")
+    })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // Where somebody has begun to log before, it stays so.
+    let _ = if as_json {
+        builder.json().flatten_event(true).try_init()
+    } else {
+        let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        builder.with_ansi(colours).with_target(false).try_init()
+    };
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! Seeds that must hold, and that a seed means the same each time.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gapless_sim::{Counts, RunOptions, run};
+
+/// Without optimisation a run takes many times as long, and is only a smoke test.
+const SEEDS: u64 = if cfg!(debug_assertions) { 20 } else { 200 };
+
+/// Seeds that once found something, each with what it was.
+const FOUND: &[(u64, &str)] = &[];
+
+/// Runs these seeds, some beside each other, and tells what they did together.
+fn run_all(seeds: &[u64]) -> Counts {
+    let next = AtomicU64::new(0);
+    let (stories, total) = (Mutex::new(Vec::new()), Mutex::new(Counts::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    let Some(seed) = seeds.get(at) else { return };
+                    match run(*seed, RunOptions::default()) {
+                        Ok(report) => total.lock().unwrap().add(&report.counts),
+                        Err(story) => stories.lock().unwrap().push(story),
+                    }
+                }
+            });
+        }
+    });
+    let stories = stories.into_inner().unwrap();
+    assert!(stories.is_empty(), "{} seeds failed:\n{}", stories.len(), stories.join("\n"));
+    total.into_inner().unwrap()
+}
+
+#[test]
+fn every_seed_holds() {
+    let total = run_all(&(0..SEEDS).collect::<Vec<_>>());
+    println!("{total:?}");
+    // A simulator that does nothing finds nothing.
+    assert!(total.accepted > SEEDS * 50, "{total:?}");
+    assert!(total.delivered > SEEDS * 100, "{total:?}");
+    assert!(total.gaps > SEEDS, "{total:?}");
+    assert!(total.crashes > SEEDS, "{total:?}");
+    assert!(total.lost > SEEDS / 4, "{total:?}");
+    assert!(total.duplicates > SEEDS / 4, "{total:?}");
+    assert!(total.delayed > SEEDS / 4, "{total:?}");
+}
+
+#[test]
+fn seeds_that_found_something_hold() {
+    run_all(&FOUND.iter().map(|(seed, _)| *seed).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 0..SEEDS / 10 {
+        let (first, second) = (run(seed, RunOptions::default()), run(seed, RunOptions::default()));
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
