@@ -52,7 +52,8 @@ impl World {
     pub fn configure(&mut self) -> Checked {
         let Some((name, key)) = self.some_topic() else { return Ok(()) };
         let settings = self.plan.settings(&mut self.random);
-        let same = self.now.topics[&key].settings == settings;
+        let before = self.now.topics[&key].settings;
+        let same = before == settings;
         let made = self.broker().configure_topic(&name, settings);
         self.note(format_args!("configure {name}: {:?} {settings:?}", made.is_ok()));
         let unconfirmed = made.as_ref().is_err_and(is_unconfirmed);
@@ -62,7 +63,10 @@ impl World {
                 self.acked(serial, Durability::Flushed);
             }
         }
-        self.observe()?;
+        self.settings_before = Some(before);
+        let observed = self.observe();
+        self.settings_before = None;
+        observed?;
         made.map_or_else(|error| self.excuse(&error), |_| Ok(()))
     }
 

@@ -1,7 +1,7 @@
 //! Looking at the broker from outside and comparing it with the model.
 
 use gapless_broker::TopicInfo;
-use gapless_core::{Pattern, Timestamp};
+use gapless_core::{Pattern, Retention, Timestamp};
 
 use crate::follower::{Begin, Follower, Place, Step};
 use crate::model::{TopicKey, TopicModel};
@@ -61,7 +61,19 @@ impl World {
 
     /// Whether purges or retention let everything below this seq go.
     pub fn is_due_to_go(&self, topic: &TopicModel, below: u64, now: Timestamp) -> bool {
-        let retention = &topic.settings.retention;
+        let settings = [Some(topic.settings), self.settings_before];
+        settings.into_iter().flatten().any(|settings| {
+            self.is_due_by(topic, &settings.retention, below, now)
+        })
+    }
+
+    fn is_due_by(
+        &self,
+        topic: &TopicModel,
+        retention: &Retention,
+        below: u64,
+        now: Timestamp,
+    ) -> bool {
         let visible = self.now.names.get(&topic.name).and_then(|key| self.visible.get(key));
         let visible = visible.copied().unwrap_or(0);
         let by_age = || {
@@ -153,6 +165,7 @@ impl World {
             last_position: 0,
             idle_time: self.time(),
             idle_floors: self.floors.clone(),
+            in_hand: false,
             waiting: false,
             live: false,
         }

@@ -87,11 +87,10 @@ fn last_of_key(topic: &TopicModel, key: &[u8], floor: u64, now: Timestamp) -> Ve
         let seq = at as u64 + 1;
         found.push(seq);
         let removed = message.is_tombstone() && topic.may_be_absent(seq, now);
-        if seq < floor || removed {
-            break;
-        }
-        if !message.is_expired(now) {
-            return found;
+        match (message.is_expired(now), seq < floor || removed) {
+            (true, _) => {}
+            (false, true) => break,
+            (false, false) => return found,
         }
     }
     found.push(0);

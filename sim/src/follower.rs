@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use gapless_broker::{Delivery, FollowError, GapNotice, Messages, Subscription};
 use gapless_core::{GapReason, Pattern, Timestamp};
+use gapless_journal::ReadError;
 
 use crate::model::TopicKey;
 use crate::world::{Checked, Flag, World, broken, ensure};
@@ -36,7 +37,8 @@ pub enum Begin {
     /// At or before its place, with numbers that are not there and no message before this
     /// time.
     Time(Timestamp),
-    /// A gap may begin before its place: nobody knows any more how many were in it.
+    /// At or before its place, with numbers that are gone: nobody knows any more how many
+    /// of them it had seen.
     Token,
 }
 
@@ -60,6 +62,8 @@ pub struct Follower {
     /// It had nothing left to hand out then, so nothing it hands out was gone by then.
     pub idle_time: Timestamp,
     pub idle_floors: BTreeMap<TopicKey, u64>,
+    /// What it is handed next may have been read before.
+    pub in_hand: bool,
     pub waiting: bool,
     pub live: bool,
 }
@@ -87,6 +91,7 @@ impl World {
         let delivery = match polled {
             Poll::Pending => {
                 follower.waiting = true;
+                follower.in_hand = false;
                 follower.idle_time = self.time();
                 follower.idle_floors = self.floors.clone();
                 self.check_has_all(follower)?;
@@ -109,12 +114,17 @@ impl World {
             Delivery::Live => {
                 self.note(format_args!("  f{number} is live"));
                 follower.live = true;
+                // What comes next may have been in hand already.
+                follower.in_hand = true;
+                follower.idle_time = self.time();
+                follower.idle_floors = self.floors.clone();
             }
             Delivery::Messages(messages) => {
                 ensure(woken || !waited, || {
                     format!("follower {number} waited for what came and was not woken")
                 })?;
                 self.check_messages(follower, messages)?;
+                follower.in_hand = false;
             }
             Delivery::Gap(gap) => self.check_gap(follower, gap)?,
         }
@@ -130,6 +140,7 @@ impl World {
         match error {
             FollowError::Deleted(_) if is_deleted => Ok(Step::Over),
             FollowError::Read(_) if self.is_down() => Ok(Step::Waits),
+            FollowError::Read(ReadError::Full) if self.may_block() => Ok(Step::Waits),
             other => broken(format!("follower {number} of {} ended: {other}", follower.pattern)),
         }
     }
@@ -176,8 +187,8 @@ impl World {
         let next = follower.place.next(key);
         let story = || format!("follower {number} of {}, topic {name}", follower.pattern);
         let begins_well = match follower.begin {
-            Begin::Time(_) => from <= next,
-            Begin::Exact | Begin::Token => from == next,
+            Begin::Time(_) | Begin::Token => from <= next,
+            Begin::Exact => from == next,
         };
         ensure(begins_well && from <= to, || format!("{}: {from}..{to} after {next}", story()))?;
         if std::env::var("SIMDBG").is_ok() { for d in messages.iter() { println!("    dbg {} {}@{} t{} {:?} key {:?}", name, d.seq, d.position, d.time, d.message.body.as_ref().map(|b| String::from_utf8_lossy(&b[..b.len().min(10)]).into_owned()), d.message.key); } }
@@ -194,10 +205,14 @@ impl World {
                     newest.is_none_or(|(newest, each)| newest != seq || each.is_tombstone())
                 };
                 let before = matches!(follower.begin, Begin::Time(time) if accepted.time < time);
+                let before = before || (follower.begin == Begin::Token && seq < next);
                 let absent = topic.may_be_absent(seq, now) || is_older || before;
                 ensure(absent, || format!("{}: {seq} of {from}..{to} is missing", story()))?;
                 continue;
             };
+            ensure(seq >= next || follower.begin != Begin::Token, || {
+                format!("{}: {seq} came twice", story())
+            })?;
             line.push_str(&format!(" {seq}@{}", found.position));
             self.check_message(&accepted, &found).map_err(|error| {
                 crate::world::Violation(format!("{}: seq {seq}: {error}", story()))
@@ -245,17 +260,20 @@ impl World {
             format!("follower {} of {}: {what} seq {seq} of {}", follower.number, follower.pattern, topic.name)
         };
         // A follower of many may have it in hand since before it was gone.
-        let (floor, now) = if follower.topic.is_some() {
+        let at_once = follower.topic.is_some() && !follower.in_hand;
+        let (floor, now) = if at_once {
             (self.floor(key), self.time())
         } else {
             (follower.idle_floors.get(&key).copied().unwrap_or(1), follower.idle_time)
         };
         ensure(seq >= floor, || story("below the floor came"))?;
         ensure(!message.is_expired(now), || story("expired came"))?;
-        if follower.topic.is_some() && let Some(age) = topic.settings.retention.age {
+        // A floor that cannot be written down cannot rise.
+        let writable = !self.is_failed() && !self.may_block();
+        if follower.topic.is_some() && writable && let Some(age) = topic.settings.retention.age {
             ensure(message.time.after(age) > now, || story("past its age came"))?;
         }
-        if seq <= follower.newest_to {
+        if seq <= follower.newest_to && at_once && !self.is_failed() {
             let newest = message.message.key.as_ref().and_then(|each| topic.newest(each));
             ensure(newest.is_some_and(|(newest, _)| newest == seq), || story("superseded came"))?;
         }

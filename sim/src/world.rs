@@ -17,7 +17,7 @@ use bytes::Bytes;
 use gapless_broker::{Broker, BrokerOptions, BrokerState, Clock, ManualClock};
 use gapless_core::{
     Durability, Epoch, Message, Pattern, PubSubError, PublishAck, PublishOptions, Timestamp,
-    TopicName,
+    TopicName, TopicSettings,
 };
 use gapless_journal::faulty::FaultyFs;
 
@@ -161,6 +161,8 @@ pub struct World {
     /// Whether the disk was made to misbehave since the last opening.
     pub faulty: bool,
     pub disk_limited: bool,
+    /// Settings that were in force until just now: they may have let something go.
+    pub settings_before: Option<TopicSettings>,
     /// Whether the last run tried to close.
     pub closing: bool,
     pub counts: Counts,
@@ -238,7 +240,8 @@ impl World {
             down_at: None,
             faulty: false,
             disk_limited: false,
-            closing: false,
+            closing: true,
+            settings_before: None,
             counts: Counts::default(),
         }
     }

@@ -192,9 +192,9 @@ impl Look {
     }
 }
 
-/// The bytes a subscriber is handed in one step.
+/// The bytes of history that one subscriber is handed in one step.
 fn step_bytes() -> usize {
-    Limits::default().step_bytes
+    Limits::default().history_step_bytes
 }
 
 fn fill_name(fill: Fill) -> String {

@@ -16,7 +16,8 @@ use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
 use gapless_journal::{
-    BeginError, Failure, Journal, JournalOptions, JournalStats, OpenError, Opened, Parts, Ticket,
+    BeginError, Failure, Journal, JournalOptions, JournalStats, OpenError, Opened, Parts,
+    ReadError, Ticket,
 };
 
 use crate::cell::{Cell, lock};
@@ -617,7 +618,14 @@ impl Inner {
                 let (place, notice) = self.place_of(token, Some(&cell));
                 notices.extend(notice);
                 seen = place;
-                place.map_or(Ok(Start::Beginning), |seen| self.start_after(&cell, seen))?
+                match place {
+                    None => Start::Beginning,
+                    Some(seen) => {
+                        let (start, notice) = self.start_after(&cell, seen)?;
+                        notices.extend(notice);
+                        start
+                    }
+                }
             }
         };
         let (cursor, last) = {
@@ -636,20 +644,34 @@ impl Inner {
         Ok(follower)
     }
 
-    /// Where a topic goes on after a position.
-    fn start_after(&self, cell: &Cell, position: Position) -> Result<Start, SubscribeError> {
+    /// Where a topic goes on after a position, and what must be told before.
+    fn start_after(
+        &self,
+        cell: &Cell,
+        position: Position,
+    ) -> Result<(Start, Option<Delivery>), ReadError> {
         let view = cell.lock().view();
         let floor_position = cell.lock().floor_position;
         if floor_position > position {
             // Some that were not seen are gone; how many is not known any more, so the gap
             // is told from the oldest that could be meant.
-            return Ok(Start::Seq(Seq(1).max(self.first_unseen(cell, position))));
+            return Ok((Start::Seq(Seq(1).max(self.first_unseen(cell, position))), None));
         }
         let next = self.seq_after(cell, position)?.unwrap_or(view.next);
-        // A hole has the position of its beginning only, so how much of it was seen is not
-        // known: it is told whole, or its rest would be passed over in silence.
-        let hole = self.batch_at(cell, next.prev())?.filter(|batch| batch.header().count == 0);
-        Ok(Start::Seq(hole.map_or(next, |hole| hole.first())))
+        let hole = self.batch_at(cell, next)?;
+        let Some(hole) = hole.filter(|batch| batch.header().count == 0 && batch.header().span > 1)
+        else {
+            return Ok((Start::Seq(next), None));
+        };
+        // Some of a hole may have been seen while they were there; nobody knows which.
+        let notice = GapNotice {
+            topic: Some(cell.name.clone()),
+            from: None,
+            to: Some(hole.last()),
+            positions: None,
+            reason: GapReason::Compaction,
+        };
+        Ok((Start::Seq(hole.last().next()), Some(Delivery::Gap(notice))))
     }
 
     /// The first seq that a reader at `position` has not seen, as far as can be told when

@@ -202,7 +202,13 @@ impl TopicFollower {
         for header in parts.iter().flat_map(headers).take_while(|each| each.seq <= to_max) {
             to = header.last_seq().min(to_max);
             count += header.count;
-            self.position = header.position.plus(to.distance(header.seq));
+            if header.count > 0 {
+                self.position = header.position.plus(to.distance(header.seq));
+            } else if to == header.last_seq() {
+                // A hole stands where its last message stood; where the others did is not
+                // known, so a part of it does not move the place.
+                self.position = header.position;
+            }
         }
         if to < from {
             // Segments end before the tail begins: the topic was trimmed meanwhile, and the

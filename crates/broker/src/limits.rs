@@ -9,7 +9,8 @@ pub struct Limits {
     pub topics_max: usize,
     /// Most subscriptions at the same time.
     pub subscriptions_max: usize,
-    /// Most bytes of one message, key and headers included.
+    /// Most bytes of one message, key and headers included: with its wrapping it fits into a
+    /// frame of the native protocol, which has at most 4 MiB.
     pub message_bytes_max: usize,
     /// Bytes a live subscriber is handed in one step: large enough to be efficient, small
     /// enough that others get their turn.
@@ -58,7 +59,7 @@ impl Default for Limits {
         Self {
             topics_max: 10_000_000,
             subscriptions_max: 1_000_000,
-            message_bytes_max: 4 * 1024 * 1024,
+            message_bytes_max: 4 * 1024 * 1024 - 64 * 1024,
             step_bytes: 256 * 1024,
             history_step_bytes: 1024 * 1024,
             recovery_bytes_max: 256 * 1024 * 1024,

@@ -55,14 +55,14 @@ impl Inner {
     ) -> Result<Option<(Seq, bool)>, ReadError> {
         let hash = self.journal.key_hash(key);
         loop {
-            let state = self.track_keys(cell);
+            let state = self.track_keys(cell)?;
             if let Some((seq, tombstone)) = state.latest_of_key(hash) {
                 if seq <= state.machine.settled() || self.journal.failure().is_some() {
                     return Ok(Some((seq, tombstone)));
                 }
                 // The newest is on its way to the disk; the answer waits for it.
                 drop(state);
-                self.journal.flush();
+                self.settle()?;
                 continue;
             }
             let evictions = state.evictions;
@@ -180,9 +180,16 @@ impl Inner {
             return Ok(visible);
         }
         let last = next.prev();
-        Ok(self.stored_at(cell, last)?.map_or(floor, |batch| {
-            batch.header().position.plus(last.distance(batch.first()))
-        }))
+        match self.stored_at(cell, last)? {
+            None => Ok(floor),
+            // A hole stands where its last message stood; where one inside it stood is not
+            // known, but all before the hole lie before that.
+            Some(hole) if hole.header().count == 0 && last < hole.last() => {
+                self.position_before(cell, hole.first())
+            }
+            Some(hole) if hole.header().count == 0 => Ok(hole.header().position),
+            Some(batch) => Ok(batch.header().position.plus(last.distance(batch.first()))),
+        }
     }
 
     /// The parts with only those messages that are the newest of their key.

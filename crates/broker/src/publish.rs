@@ -20,7 +20,7 @@ use gapless_core::{
     PubSubError, PublishAck, PublishOptions, Records, RecordsBuilder, RejectReason, Resolved, Seq,
     Timestamp, TopicName, resolve,
 };
-use gapless_journal::{Append, Sink, Ticket, checksum};
+use gapless_journal::{Append, ReadError, Sink, Ticket, checksum};
 
 use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, CellState};
@@ -373,8 +373,7 @@ impl Inner {
             return self.reject(&name, RejectReason::InvalidPayload);
         }
         if let Some(reason) = self.check_cells(&atomic.cells) {
-            let name = TopicName::parse("$cells").expect("the name is well formed");
-            return self.reject(&name, reason);
+            return self.reject(&cells_name(), reason);
         }
         self.commit(parts, &atomic, options)
     }
@@ -432,28 +431,37 @@ impl Inner {
             return Ok(());
         };
         let hash = self.journal.key_hash(key);
-        let evictions = self.track_keys(&part.cell).evictions;
-        let internal = |error: gapless_journal::ReadError| PubSubError::Internal(error.to_string());
-        let found = self.journal.latest_of_key(part.cell.id, hash).map_err(internal)?;
+        let trouble = |error: ReadError| key_trouble(&error);
+        let evictions = self.track_keys(&part.cell).map_err(trouble)?.evictions;
+        let found = self.journal.latest_of_key(part.cell.id, hash).map_err(trouble)?;
         part.key = Some((hash, found.map(|(seq, _)| seq), evictions));
         Ok(())
     }
 
     /// Makes sure that the keys of a topic's messages in memory are known.
-    pub(crate) fn track_keys<'a>(&self, cell: &'a Cell) -> MutexGuard<'a, CellState> {
+    pub(crate) fn track_keys<'a>(
+        &self,
+        cell: &'a Cell,
+    ) -> Result<MutexGuard<'a, CellState>, ReadError> {
         loop {
             let mut state = cell.lock();
             if state.tracks_keys() {
-                return state;
+                return Ok(state);
             }
             if state.machine.last() == state.machine.settled() || self.journal.failure().is_some()
             {
                 state.track_keys(|key| self.journal.key_hash(key));
-                return state;
+                return Ok(state);
             }
             drop(state);
-            self.journal.flush();
+            self.settle()?;
         }
+    }
+
+    /// Waits until what was accepted may be seen; with a full disk that would be for ever.
+    pub(crate) fn settle(&self) -> Result<(), ReadError> {
+        self.journal.flush();
+        if self.journal.is_full() { Err(ReadError::Full) } else { Ok(()) }
     }
 
     fn try_commit(
@@ -505,8 +513,8 @@ impl Inner {
                 drop(states);
                 return Tried::Done(match refused(error) {
                     Ok(reason) => {
-                        self.metrics.rejected(&reason);
-                        Publishing::rejected(reason)
+                        let topic = parts.first().map(|part| part.cell.name.clone());
+                        self.reject(&topic.unwrap_or_else(cells_name), reason)
                     }
                     Err(error) => Publishing::failed(error),
                 });
@@ -524,7 +532,8 @@ impl Inner {
             }
             let key_last = part.key.map(|(hash, in_segments, _)| {
                 let newest = state.latest_of_key(hash).map(|(seq, _)| seq).or(in_segments);
-                newest.unwrap_or_default()
+                // What is gone does not count, whether or not the collector came to it.
+                newest.filter(|seq| *seq >= state.first()).unwrap_or_default()
             });
             let offer = offer(&part.records, (part.expect, key_last), state, time);
             if let Offer::Rejected(reason) = offer {
@@ -592,7 +601,7 @@ impl Inner {
         let (first, duplicates) = match offer {
             Offer::Accepted { first, duplicates } => (first, duplicates),
             Offer::Duplicates { first, last } => {
-                self.metrics.duplicates.increment(1);
+                self.metrics.duplicates.increment(u64::from(part.records.count));
                 return PublishAck::Accepted(Accepted {
                     first,
                     last,
@@ -603,6 +612,7 @@ impl Inner {
             }
             Offer::Rejected(reason) => return PublishAck::Rejected(reason),
         };
+        self.metrics.duplicates.increment(duplicates.len() as u64);
         let fresh;
         let (records, crc) = if duplicates.is_empty() {
             (&part.records, part.crc)
@@ -621,17 +631,7 @@ impl Inner {
         }
         self.metrics.published_messages.increment(u64::from(records.count));
         self.metrics.published_bytes.increment(records.bytes.len() as u64);
-        if self.router.is_wanted(&self.accepted_subject) {
-            let last = first.plus(u64::from(records.count - 1));
-            self.emit(
-                "publish.accepted",
-                &[
-                    ("topic", part.cell.name.as_str().into()),
-                    ("first", first.0.into()),
-                    ("last", last.0.into()),
-                ],
-            );
-        }
+        self.tell_accepted(&part.cell.name, first, records.count);
         PublishAck::Accepted(Accepted {
             first,
             last: first.plus(u64::from(records.count - 1)),
@@ -639,6 +639,16 @@ impl Inner {
             durability: Durability::Memory,
             duplicate: false,
         })
+    }
+
+    /// Says that messages were accepted, if anybody listens.
+    pub(crate) fn tell_accepted(&self, topic: &TopicName, first: Seq, count: u32) {
+        if self.router.is_wanted(&self.accepted_subject) {
+            let last = first.plus(u64::from(count - 1));
+            let fields =
+                [("topic", topic.as_str().into()), ("first", first.0.into()), ("last", last.0.into())];
+            self.emit("publish.accepted", &fields);
+        }
     }
 
     /// Puts cells into the frame.
@@ -694,6 +704,19 @@ impl Inner {
         };
         let bytes = records.iter().map(size).find(|bytes| *bytes > max)?;
         Some(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
+    }
+}
+
+/// What stands for the topic when only cells were to be written.
+fn cells_name() -> TopicName {
+    TopicName::parse("$cells").expect("the name is well formed")
+}
+
+/// What a publisher is told when the last seq of a key cannot be found out.
+pub(crate) fn key_trouble(error: &ReadError) -> PubSubError {
+    match error {
+        ReadError::Full => PubSubError::StorageFull,
+        other => PubSubError::Internal(other.to_string()),
     }
 }
 

@@ -63,7 +63,8 @@ impl Inner {
         let position = match self.stored_at(cell, below.prev())? {
             Some(batch) => {
                 let offset = below.prev().distance(batch.first());
-                batch.header().position.plus(offset)
+                // A hole stands where its last message stood.
+                batch.header().position.plus(offset).min(batch.header().last_position())
             }
             None => cell.lock().floor_position,
         };

@@ -13,7 +13,7 @@ use gapless_journal::Lsn;
 
 use crate::broker::Inner;
 use crate::cell::Cell;
-use crate::publish::{Offer, Publishing, loose_batch, offer, without_duplicates};
+use crate::publish::{Offer, Publishing, key_trouble, loose_batch, offer, without_duplicates};
 
 impl Inner {
     /// Into a topic that was made to be volatile.
@@ -27,7 +27,11 @@ impl Inner {
             Some(Expect::KeyLast(_)) => records.iter().next().and_then(|record| record.key),
             _ => None,
         };
-        let mut state = if key.is_some() { self.track_keys(cell) } else { cell.lock() };
+        let tracked = key.is_some().then(|| self.track_keys(cell)).transpose();
+        let mut state = match tracked {
+            Ok(state) => state.unwrap_or_else(|| cell.lock()),
+            Err(error) => return Publishing::failed(key_trouble(&error)),
+        };
         let own = state.settings.max_message_bytes;
         if let Some(reason) = self.too_large(records, own).or(over_batch(records)) {
             drop(state);
@@ -49,7 +53,7 @@ impl Inner {
         let (first, duplicates) = match offer(records, expect, &mut state, now) {
             Offer::Accepted { first, duplicates } => (first, duplicates),
             Offer::Duplicates { first, last } => {
-                self.metrics.duplicates.increment(1);
+                self.metrics.duplicates.increment(u64::from(records.count));
                 let count = last.next().distance(first) as u32;
                 return Publishing::accepted(first, count, true);
             }
@@ -83,6 +87,7 @@ impl Inner {
         drop(state);
         wakers.into_iter().for_each(std::task::Waker::wake);
         self.metrics.published_messages.increment(u64::from(count));
+        self.tell_accepted(&cell.name, first, count);
         Publishing::accepted(first, count, false)
     }
 
@@ -106,6 +111,7 @@ impl Inner {
         }
         let first = self.route(subject, records);
         self.metrics.published_messages.increment(u64::from(records.count));
+        self.tell_accepted(subject, first, records.count);
         Publishing::accepted(first, records.count, false)
     }
 

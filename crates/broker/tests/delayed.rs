@@ -265,7 +265,10 @@ fn f2_messages_delayed_by_many_threads_at_once_all_appear() {
                 for _ in 0..8 {
                     scope.spawn(|| {
                         let message = Message::new("x").with_not_before(due);
-                        broker.publish(&name("t"), &message, &PublishOptions::default()).wait().unwrap();
+                        broker
+                            .publish(&name("t"), &message, &PublishOptions::default())
+                            .wait()
+                            .unwrap();
                     });
                 }
             });

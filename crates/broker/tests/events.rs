@@ -59,7 +59,10 @@ fn a11_the_life_of_a_topic_is_told() {
     texts(&broker, "t", 1..=3);
     broker.purge(&name("t"), Seq(3)).unwrap();
     let trimmed = events.one("topic.trimmed");
-    assert_eq!((&trimmed["topic"], &trimmed["from"], &trimmed["to"]), (&"t".into(), &1.into(), &2.into()));
+    assert_eq!(
+        (&trimmed["topic"], &trimmed["from"], &trimmed["to"]),
+        (&"t".into(), &1.into(), &2.into())
+    );
     assert_eq!(trimmed["reason"], "purge");
     broker.delete_topic(&name("t")).unwrap();
     assert_eq!(events.one("topic.deleted")["topic"], "t");
@@ -74,7 +77,10 @@ fn a11_every_publish_is_told_accepted_or_rejected() {
     let batch = [Message::new("1"), Message::new("2")];
     broker.publish_batch(&name("t"), &batch, &PublishOptions::default()).wait().unwrap();
     let told = events.one("publish.accepted");
-    assert_eq!((&told["topic"], &told["first"], &told["last"]), (&"t".into(), &1.into(), &2.into()));
+    assert_eq!(
+        (&told["topic"], &told["first"], &told["last"]),
+        (&"t".into(), &1.into(), &2.into())
+    );
     refusal(&broker, "t", &Message::default(), &PublishOptions::default());
     let told = events.one("publish.rejected");
     assert_eq!((&told["topic"], &told["reason"]), (&"t".into(), &"InvalidPayload".into()));
@@ -85,7 +91,10 @@ fn a11_every_publish_is_told_accepted_or_rejected() {
     text(&broker, "v", "x");
     assert_eq!(events.one("publish.accepted")["topic"], "v");
     // A journal that takes nothing now is a refusal like others.
-    while broker.publish(&name("t"), &Message::new(vec![0; 900]), &PublishOptions::default()).is_accepted() {}
+    while broker
+        .publish(&name("t"), &Message::new(vec![0; 900]), &PublishOptions::default())
+        .is_accepted()
+    {}
     let said = events.said();
     let (kind, last) = said.last().unwrap();
     assert_eq!((kind.as_str(), &last["reason"]), ("publish.rejected", &"QueueFull".into()));

@@ -212,7 +212,9 @@ fn d11_a_slow_follower_falls_back_and_comes_back_and_memory_stays_bounded() {
                 text(&broker, "t", format!("{n:>1000}"));
                 broker.turn();
                 most = most.max(broker.journal_stats().tail_bytes);
-                assert!(drain(&mut quick).iter().all(|d| !matches!(d, Delivery::Recovering { .. })));
+                assert!(
+                    drain(&mut quick).iter().all(|d| !matches!(d, Delivery::Recovering { .. }))
+                );
             }
             let all = drain(&mut slow);
             assert!(matches!(all[0], Delivery::Recovering { .. }), "it became a recovering one");

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use gapless_broker::{Atomic, Broker, From};
-use gapless_core::{
-    Durability, Message, PublishOptions, RejectReason, Seq, TopicSettings,
-};
+use gapless_core::{Durability, Message, PublishOptions, RejectReason, Seq, TopicSettings};
 use gapless_journal::faulty::CrashKind;
 
 fn with(durability: Durability) -> PublishOptions {
@@ -99,7 +97,12 @@ fn f2_the_ack_tells_the_truth_about_what_survives() {
         broker.create_topic(&name("t"), quick).unwrap();
         let one = |broker: &Broker, body: &str, durability| {
             let options = with(durability);
-            accepted(broker.publish(&name("t"), &Message::new(body.to_owned()), &options).wait().unwrap())
+            accepted(
+                broker
+                    .publish(&name("t"), &Message::new(body.to_owned()), &options)
+                    .wait()
+                    .unwrap(),
+            )
         };
         one(&broker, "flushed", Durability::Flushed);
         one(&broker, "written", Durability::Written);
@@ -178,8 +181,7 @@ fn a3_a_message_over_the_limit_of_topic_or_broker_is_too_large_and_a_batch_of_sm
     let broker = world.open();
     let narrow = |storage: TopicSettings| TopicSettings { max_message_bytes: Some(100), ..storage };
     let plain = PublishOptions::default();
-    for (wide, tight, storage) in
-        [("dw", "dt", TopicSettings::default()), ("vw", "vt", volatile())]
+    for (wide, tight, storage) in [("dw", "dt", TopicSettings::default()), ("vw", "vt", volatile())]
     {
         broker.create_topic(&name(wide), storage).unwrap();
         broker.create_topic(&name(tight), narrow(storage)).unwrap();

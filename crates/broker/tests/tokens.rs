@@ -3,12 +3,14 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::*;
 use gapless_broker::{Broker, Delivery, From, Token};
 use gapless_core::{
-    Durability, Epoch, GapReason, Message, Position, PublishOptions, Seq, TopicSettings,
+    Compaction, Durability, Epoch, GapReason, Message, Position, PublishOptions, Seq, TopicSettings,
 };
 use gapless_journal::faulty::CrashKind;
 
@@ -90,6 +92,62 @@ fn d7_one_position_resumes_a_pattern_over_many_topics_without_loss_or_repeat() {
     resumes_everywhere(200, ">", &[0, 1, 2, 3]);
 }
 
+/// The same where compaction makes holes under the reader, and the newest of each key must
+/// arrive all the same.
+#[test]
+fn d10_a_token_resumes_between_holes_of_compaction_without_a_silent_skip() {
+    for (seed, of) in (300..316).zip(["t.a", "t.*"].into_iter().cycle()) {
+        let mut dice = Dice::new(seed);
+        let mut world = World::new(seed);
+        world.options.limits.step_bytes = [1, 300, 4096][dice.roll(3) as usize];
+        world.options.journal.tail_bytes = [0, 2000][dice.roll(2) as usize];
+        let mut broker = world.open();
+        let grace = Compaction { tombstone_grace: Duration::from_millis(1) };
+        let settings = TopicSettings { compaction: Some(grace), ..TopicSettings::default() };
+        broker.create_topics(&TOPICS.map(name), settings).unwrap();
+        let mut ledger = Ledger::default();
+        let mut newest = BTreeMap::new();
+        let mut token = Token { epoch: broker.epoch(), position: Position(0) };
+        for round in 0..80 {
+            for _ in 0..dice.roll(6) {
+                let topic = ["t.a", "t.b", "other"][dice.roll(3) as usize];
+                let key = dice.roll(6).to_string();
+                let message = Message::new(format!("{round}{}", "x".repeat(90))).with_key(key);
+                publish(&broker, topic, &message);
+            }
+            let mut follower = broker.subscribe(&pattern(of), From::Token(token)).unwrap();
+            let steps = if round == 79 { u64::MAX } else { dice.roll(5) };
+            for _ in 0..steps {
+                let Some(delivery) = now(&mut follower) else { break };
+                let delivery = delivery.unwrap();
+                ledger.note(&delivery);
+                if let Delivery::Messages(messages) = delivery {
+                    let topic = messages.topic().clone();
+                    let keyed = messages.iter().map(|m| ((topic.clone(), m.message.key), m.seq));
+                    newest.extend(keyed);
+                }
+            }
+            token = follower.token();
+            drop(follower);
+            match dice.roll(5) {
+                0 => broker.seal().unwrap(),
+                1 => broker.compact().unwrap(),
+                2 => broker = world.close(broker),
+                _ => broker.turn(),
+            }
+        }
+        for topic in ["t.a", "t.b"].into_iter().filter(|topic| of != "t.a" || *topic == of) {
+            let next = broker.describe_topic(&name(topic)).unwrap().next.0;
+            assert_eq!(ledger.next_of(topic), next, "seed {seed} {topic}");
+            for key in (0..6).map(|key| key.to_string()) {
+                let latest = broker.latest(&name(topic), key.as_bytes()).unwrap();
+                let seen = newest.get(&(name(topic), Some(key.into()))).copied();
+                assert_eq!(seen, latest.map(|found| found.seq), "seed {seed} {topic}");
+            }
+        }
+    }
+}
+
 #[test]
 fn d3_the_token_of_a_follower_that_got_nothing_yet_stands_where_it_asked_to_begin() {
     for history in [false, true] {
@@ -106,7 +164,7 @@ fn d3_the_token_of_a_follower_that_got_nothing_yet_stands_where_it_asked_to_begi
         if history {
             broker.seal().unwrap();
         }
-        let middle = From::Time(START.after(std::time::Duration::from_millis(10)));
+        let middle = From::Time(START.after(Duration::from_millis(10)));
         let mut cases = vec![(From::Now, 13), (middle, 5), (From::Beginning, 1)];
         cases.extend((1..=13).map(|seq| (From::Seq(Seq(seq)), seq)));
         for (from, first) in cases {

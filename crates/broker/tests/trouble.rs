@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use common::*;
 use gapless_broker::{
-    Atomic, Broker, BrokerState, Clock, FollowError, From, SubscribeError, SystemClock, TopicError, block_on,
+    Atomic, Broker, BrokerState, Clock, FollowError, From, SubscribeError, SystemClock, TopicError,
+    block_on,
 };
-use gapless_core::{
-    Fate, Message, PubSubError, PublishOptions, RejectReason, Seq, TopicSettings,
-};
+use gapless_core::{Fate, Message, PubSubError, PublishOptions, RejectReason, Seq, TopicSettings};
 use gapless_journal::faulty::{CrashKind, Times};
 
 fn plain() -> PublishOptions {
@@ -47,7 +46,10 @@ fn a4_a_failed_flush_poisons_and_is_trouble_not_a_refusal() {
     let mut history = broker.subscribe(&pattern("t"), From::Beginning).unwrap();
     assert_eq!(bodies(&drain(&mut history)), ["safe"], "reading goes on");
     let broker = world.crash(broker, CrashKind::Power);
-    assert_eq!(broker.read(&name("t"), Seq(1)).unwrap().map(|m| body(&m.message)), Some("safe".into()));
+    assert_eq!(
+        broker.read(&name("t"), Seq(1)).unwrap().map(|m| body(&m.message)),
+        Some("safe".into())
+    );
     let last = broker.describe_topic(&name("t")).unwrap().next.0 - 1;
     assert_eq!(text(&broker, "t", "again").first, Seq(last + 1));
 }
@@ -182,7 +184,11 @@ fn a4_a_closed_broker_answers_every_verb_with_trouble() {
             std::thread::spawn(move || step(&mut follower))
         });
         let ready = |broker: &Broker| {
-            broker.subscribers().iter().filter(|each| each.state == gapless_broker::SubscriberState::Online).count()
+            broker
+                .subscribers()
+                .iter()
+                .filter(|each| each.state == gapless_broker::SubscriberState::Online)
+                .count()
         };
         until("all are online", || ready(&broker) == 4);
         let handle = broker.clone();

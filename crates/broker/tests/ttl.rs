@@ -65,8 +65,7 @@ fn d10_a_live_follower_that_looks_late_gets_the_number_but_not_the_message() {
     let world = World::new(2);
     let broker = world.open();
     broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
-    let mut followers =
-        ["t", ">"].map(|of| broker.subscribe(&pattern(of), From::Now).unwrap());
+    let mut followers = ["t", ">"].map(|of| broker.subscribe(&pattern(of), From::Now).unwrap());
     followers.iter_mut().for_each(|follower| drop(drain(follower)));
     publish(&broker, "t", &short("1"));
     world.advance(100);

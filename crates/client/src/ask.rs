@@ -42,7 +42,9 @@ impl Client {
             let _permit = self.asks().acquire().await.map_err(|_| AskError::Closed)?;
             let (reply, answer) = oneshot::channel();
             let question = Question { verb, repeatable: again == Again::Yes, reply };
-            self.inbox().send(Command::Ask(question)).map_err(|_| AskError::Closed)?;
+            if !self.inbox().send(Command::Ask(question)) {
+                return Err(AskError::Closed);
+            }
             answer.await.unwrap_or(Err(AskError::Closed))
         };
         timeout(self.limits().answer_wait, answered).await.unwrap_or(Err(AskError::TimedOut))

@@ -267,8 +267,9 @@ impl Client {
         let pattern = Pattern::parse(pattern.as_ref())?;
         let feed = Arc::new(Feed::new(self.inner.limits.window));
         let follow = NewFollow { feed: Arc::clone(&feed), pattern, from: from.into() };
-        let sent = self.inner.inbox.send(Command::Follow(follow));
-        sent.map_err(|_| SubscriptionError::Closed)?;
+        if !self.inner.inbox.send(Command::Follow(follow)) {
+            return Err(SubscriptionError::Closed);
+        }
         Ok(Subscription::new(feed, from, self.clone()))
     }
 

@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::BytesMut;
 use gapless_core::link::{PublishNumber, SubscriptionId};
 use gapless_core::{Epoch, Timestamp};
-use gapless_protocol::{
-    Decoder, EncodeError, Frame, FrameLimit, Ids, Limits, Verb,
-};
+use gapless_protocol::{Decoder, EncodeError, Frame, FrameLimit, Ids, Limits, Verb};
 
 use crate::error::Lost;
 use crate::socket::{Output, Socket};
@@ -107,9 +105,8 @@ impl Connection {
     pub(crate) fn put(&mut self, verb: &Verb, ids: Ids) -> Result<(), EncodeError> {
         let mut tail = Vec::new();
         let limit = self.limit;
-        self.out.encode(|out| {
-            verb.encode_head(ids, limit, out, &mut |part| tail.push(part.clone()))
-        })?;
+        self.out
+            .encode(|out| verb.encode_head(ids, limit, out, &mut |part| tail.push(part.clone())))?;
         tail.iter().for_each(|part| self.out.put(part));
         Ok(())
     }

@@ -258,8 +258,10 @@ impl Driver {
 
     fn tick(&mut self) {
         if self.parts.link.deadline().is_some_and(|at| at <= self.now) {
-            if matches!(self.parts.link.status(), Status::Connecting { .. } | Status::Greeting { .. })
-            {
+            if matches!(
+                self.parts.link.status(),
+                Status::Connecting { .. } | Status::Greeting { .. }
+            ) {
                 self.note_trouble("no welcome in time");
             }
             self.step(Input::Tick);
@@ -309,7 +311,8 @@ impl Driver {
             Command::Publish(outgoing) => self.held.push_back((outgoing, self.now)),
             Command::Ask(question) => self.ask(question),
             Command::Follow(NewFollow { feed, pattern, from }) => {
-                let last = if let StartFrom::Token(token) = from { Some(token.into()) } else { None };
+                let last =
+                    if let StartFrom::Token(token) = from { Some(token.into()) } else { None };
                 let (server, left, confirmed) = (None, Amount::default(), false);
                 self.follow(Follow { feed, pattern, from, server, left, last, confirmed });
             }
@@ -506,7 +509,6 @@ impl Driver {
             },
             Effect::GaveUp { why, .. } => self.ended = Some(Some(why.into())),
             Effect::Stopped { .. } => self.ended = Some(None),
-            _ => {}
         }
     }
 
@@ -548,8 +550,12 @@ impl Driver {
     fn offline(&mut self) {
         let fate = Fate::Unknown;
         let doubtful = |owed: &Owed| owed.touched && !owed.outgoing.repeatable;
-        let lost: Vec<PublishNumber> =
-            self.owed.iter().filter(|(_, owed)| doubtful(owed)).map(|(number, _)| *number).collect();
+        let lost: Vec<PublishNumber> = self
+            .owed
+            .iter()
+            .filter(|(_, owed)| doubtful(owed))
+            .map(|(number, _)| *number)
+            .collect();
         for number in lost {
             if let Some(owed) = self.owed.remove(&number) {
                 self.settle(owed, Err(PublishError::Disconnected { fate }));

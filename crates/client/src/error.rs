@@ -6,9 +6,7 @@
 use std::io;
 
 use gapless_core::link::Failure;
-use gapless_core::{
-    Fate, LinkError, MessageError, PatternError, RegisterError, RejectReason,
-};
+use gapless_core::{Fate, LinkError, MessageError, PatternError, RejectReason};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Rejection};
 
 use crate::address::AddressError;
@@ -253,9 +251,6 @@ pub enum TypedError {
     #[error(transparent)]
     Decode(#[from] gapless_core::DecodeError),
 }
-
-/// Why a type was not registered. Nothing is changed.
-pub type TypeError = RegisterError;
 
 /// What an end of a connection was, for the log.
 #[derive(Debug, thiserror::Error)]

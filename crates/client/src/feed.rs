@@ -55,6 +55,14 @@ struct State {
     waker: Option<Waker>,
 }
 
+/// What a user takes out.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) item: Item,
+    /// Whether the driver should look at the feed, and under which number.
+    pub(crate) note: Option<SubscriptionId>,
+}
+
 /// What the driver is to do about a feed that was noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
@@ -187,18 +195,18 @@ impl Feed {
         }
     }
 
-    /// For the user: the next thing, and whether the driver should look at the feed.
+    /// For the user: the next thing.
     pub(crate) fn poll_next(
         &self,
         context: &mut Context<'_>,
-    ) -> Poll<(Option<Result<Item, SubscriptionError>>, Option<SubscriptionId>)> {
+    ) -> Poll<Option<Result<Taken, SubscriptionError>>> {
         let mut state = self.lock();
         let Some(item) = state.queue.pop_front() else {
             return match &mut state.end {
                 // An error is told once; then the stream has ended.
                 Some(end) => {
                     let end = std::mem::replace(end, Ok(()));
-                    Poll::Ready((end.err().map(Err), None))
+                    Poll::Ready(end.err().map(Err))
                 }
                 None => {
                     state.waker = Some(context.waker().clone());
@@ -223,7 +231,7 @@ impl Feed {
         }
         let note = ((half && !state.parked) || caught_up) && !state.noted;
         state.noted |= note;
-        Poll::Ready((Some(Ok(item)), note.then_some(state.id)))
+        Poll::Ready(Some(Ok(Taken { item, note: note.then_some(state.id) })))
     }
 
     /// For the user: it is gone. Tells whether the driver should look at the feed.

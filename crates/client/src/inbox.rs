@@ -140,16 +140,17 @@ impl Inbox {
         }
     }
 
-    /// Hands over anything but a publish; gives it back when the client is closed.
-    pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
+    /// Hands over anything but a publish; false when the client is closed.
+    #[must_use]
+    pub(crate) fn send(&self, command: Command) -> bool {
         let mut state = self.lock();
         if state.closed {
-            return Err(command);
+            return false;
         }
         state.commands.push_back(command);
         drop(state);
         self.work.notify_one();
-        Ok(())
+        true
     }
 
     /// Tells the driver to look at a subscription.

@@ -65,15 +65,13 @@ pub use error::{
 };
 pub use options::{ClientLimits, ConnectOptions, Ids};
 pub use publish::{Ack, Atomic, Committing, Publishing};
-pub use subscription::{
-    Delivered, DeliveredRef, Event, From, Gap, Messages, Subscription,
-};
+pub use subscription::{Delivered, DeliveredRef, Event, From, Gap, Messages, Subscription};
 pub use token::{Token, TokenError};
 pub use typed::{Json, MessagePack, RegistryExt};
 
 pub use gapless_core::{
-    Amount, Backoff, BatcherLimits, BatcherLimitsError, Durability, Epoch, Expect, Fate,
-    GapReason, Message, MessageError, NameError, Pattern, PatternError, Position, PublishOptions,
+    Amount, Backoff, BatcherLimits, BatcherLimitsError, Durability, Epoch, Expect, Fate, GapReason,
+    Message, MessageError, NameError, Pattern, PatternError, Position, PublishOptions,
     RegisterError, Registry, RejectReason, Seq, Serializer, Timestamp, TopicName, TopicSettings,
 };
 pub use gapless_protocol::{

@@ -113,10 +113,7 @@ impl Future for Committing {
     }
 }
 
-fn poll_answer(
-    answer: &mut oneshot::Receiver<Answer>,
-    context: &mut Context<'_>,
-) -> Poll<Answer> {
+fn poll_answer(answer: &mut oneshot::Receiver<Answer>, context: &mut Context<'_>) -> Poll<Answer> {
     // A driver that is gone without an answer leaves the fate open.
     let gone = PublishError::Disconnected { fate: Fate::Unknown };
     Pin::new(answer).poll(context).map(|answer| answer.unwrap_or(Err(gone)))
@@ -337,9 +334,9 @@ fn refused(error: EncodeError) -> PublishError {
             PublishError::Rejected(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
         }
         EncodeError::Verb(VerbError::Message { error, .. }) => PublishError::Invalid(error),
-        EncodeError::Verb(error) => PublishError::Rejected(
-            error.reject_reason().unwrap_or(RejectReason::InvalidPayload),
-        ),
+        EncodeError::Verb(error) => {
+            PublishError::Rejected(error.reject_reason().unwrap_or(RejectReason::InvalidPayload))
+        }
         _ => PublishError::Rejected(RejectReason::InvalidPayload),
     }
 }

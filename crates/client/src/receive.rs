@@ -3,8 +3,8 @@
 use gapless_core::link::{Failure, Input, Status, SubscriptionId};
 use gapless_core::{Amount, Fate};
 use gapless_protocol::{
-    Ended, ErrorAnswer, ErrorCode, Frame, FrameLimit, Ids, Pong, PublishAck, Subscribed,
-    VERSION, Verb, Welcome,
+    Ended, ErrorAnswer, ErrorCode, Frame, FrameLimit, Ids, Pong, PublishAck, Subscribed, VERSION,
+    Verb, Welcome,
 };
 use std::time::Duration;
 use tracing::warn;
@@ -107,8 +107,8 @@ impl Driver {
 
     fn failed(&mut self, corr: Corr, error: ErrorAnswer) -> Result<(), Lost> {
         // Who shuts down has done nothing: it is done on the next connection.
-        let shuts_down = error.known() == Some(ErrorCode::ShuttingDown)
-            && error.fate == Fate::DidNotHappen;
+        let shuts_down =
+            error.known() == Some(ErrorCode::ShuttingDown) && error.fate == Fate::DidNotHappen;
         match corr {
             Corr::Publish(_) if shuts_down => return self.shuts_down(),
             Corr::Publish(number) => {
@@ -176,8 +176,7 @@ impl Driver {
         };
         let token = Token { epoch: connection.epoch, position: messages.last_position };
         let Some(follow) = self.follows.get_mut(&id) else { return Ok(()) };
-        let cost =
-            Amount { messages: messages.credit_messages(), bytes: messages.credit_bytes() };
+        let cost = Amount { messages: messages.credit_messages(), bytes: messages.credit_bytes() };
         let left = &mut follow.left;
         // A single message may have more bytes than are left.
         if cost.messages > left.messages || (cost.messages > 0 && left.bytes == 0) {
@@ -233,4 +232,3 @@ impl Driver {
         Ok(())
     }
 }
-

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use gapless_core::{
-    Batch, Message, Position, Record, Registry, Seq, Timestamp, TopicName,
-};
+use gapless_core::{Batch, Message, Position, Record, Registry, Seq, Timestamp, TopicName};
 use gapless_protocol::{GapCode, PlaceRange, StartFrom};
 
 use crate::client::Client;
 use crate::error::{SubscriptionError, TypedError};
-use crate::feed::Feed;
+use crate::feed::{Feed, Taken};
 use crate::token::Token;
 use crate::typed;
 
@@ -187,9 +185,7 @@ impl Messages {
 
     /// Whether every batch holds what it says.
     fn is_whole(&self) -> bool {
-        self.batches
-            .iter()
-            .all(|batch| batch.records().count() == batch.header().count as usize)
+        self.batches.iter().all(|batch| batch.records().count() == batch.header().count as usize)
     }
 }
 
@@ -260,12 +256,12 @@ impl Stream for Subscription {
     type Item = Result<Event, SubscriptionError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let (next, note) = ready!(self.feed.poll_next(context));
-        if let Some(id) = note {
-            self.client.inbox().note(id);
-        }
-        Poll::Ready(next.map(|item| {
-            let item = item?;
+        let next = ready!(self.feed.poll_next(context));
+        Poll::Ready(next.map(|taken| {
+            let Taken { item, note } = taken?;
+            if let Some(id) = note {
+                self.client.inbox().note(id);
+            }
             if let Event::Messages(messages) = &item.event
                 && !messages.is_whole()
             {

@@ -25,6 +25,7 @@ macro_rules! colours {
 }
 
 impl Paint {
+    #[cfg(test)]
     pub(crate) const OFF: Self = Self { on: false };
 
     fn new(is_terminal: bool) -> Self {

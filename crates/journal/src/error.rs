@@ -96,6 +96,9 @@ pub enum ReadError {
         /// The first seq that is not there.
         seq: Seq,
     },
+    /// The disk is full, and what was asked for is on its way there.
+    #[error("the disk is full and the answer is not on it yet; make room, then ask again")]
+    Full,
     /// The journal was closed.
     #[error("the journal is closed")]
     Closed,

@@ -298,6 +298,11 @@ impl Journal {
         self.inner.flush_written();
     }
 
+    /// Whether the disk was full when it was last tried, so that waiting may be in vain.
+    pub fn is_full(&self) -> bool {
+        self.inner.full.load(Ordering::Acquire)
+    }
+
     /// Why the journal takes no more appends, if so.
     pub fn failure(&self) -> Option<Failure> {
         self.inner.marks.failure()

@@ -201,6 +201,32 @@ fn put_head(
     Ok(())
 }
 
+/// Writes a frame of which `put` writes the front of the payload; the `payload_bytes` of the
+/// head are those that the caller sends after it. Lengths are put in once they are known, so
+/// that nothing is written twice. On an error nothing was written.
+pub(crate) fn put_frame(
+    head: Head<'_>,
+    limit: FrameLimit,
+    out: &mut BytesMut,
+    put: impl FnOnce(&mut BytesMut),
+) -> Result<(), FrameError> {
+    let begin = out.len();
+    let tail_bytes = head.payload_bytes;
+    Head { payload_bytes: 0, ..head }.encode(limit, out)?;
+    let payload_at = out.len();
+    put(out);
+    let payload = (out.len() - payload_at).saturating_add(tail_bytes);
+    let bytes = (payload_at - begin).saturating_add(payload);
+    if bytes > limit.0 {
+        out.truncate(begin);
+        return Err(FrameError::TooLarge { bytes, max: limit.0 });
+    }
+    let len = ((bytes - LEN_BYTES) as u32).to_le_bytes();
+    out[begin..begin + LEN_BYTES].copy_from_slice(&len);
+    out[payload_at - LEN_BYTES..payload_at].copy_from_slice(&(payload as u32).to_le_bytes());
+    Ok(())
+}
+
 impl Frame {
     /// Both ids.
     pub fn ids(&self) -> Ids {

@@ -12,7 +12,7 @@ use gapless_core::{
 };
 
 use crate::errors::ErrorCode;
-use crate::frame::{Frame, FrameError, FrameLimit, Head, Ids};
+use crate::frame::{Frame, FrameError, FrameLimit, Head, Ids, put_frame};
 use crate::kind::Kind;
 use crate::verbs::{ack, follow, lookup, publish, session, topics};
 use crate::wire::{self, Reader};
@@ -186,14 +186,10 @@ fn encode<T: Fields>(
     out: &mut BytesMut,
 ) -> Result<(), EncodeError> {
     fields.check()?;
-    let mut fixed = BytesMut::new();
-    fields.put(&mut fixed);
-    let mut payload_bytes = fixed.len();
+    let mut payload_bytes = 0_usize;
     fields.tail(&mut |part| payload_bytes = payload_bytes.saturating_add(part.len()));
-    let subject = fields.subject();
-    let head = Head { kind: kind.number(), ids, subject, payload_bytes };
-    head.encode(limit, out)?;
-    out.extend_from_slice(&fixed);
+    let head = Head { kind: kind.number(), ids, subject: fields.subject(), payload_bytes };
+    put_frame(head, limit, out, |out| fields.put(out))?;
     Ok(())
 }
 

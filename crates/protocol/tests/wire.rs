@@ -344,6 +344,24 @@ fn stored_batches_are_told_from_damaged_ones() {
 }
 
 #[test]
+fn d3_batches_that_do_not_belong_to_the_range_are_refused() {
+    let one = |first: u64| samples::batch(first, &[Some(Message::new("a"))]);
+    let refused = |from: u64, to: u64, batches: Vec<gapless_core::Batch>| {
+        let (from, to) = (gapless_core::Seq(from), gapless_core::Seq(to));
+        let last_position = gapless_core::Position(1);
+        let topic = samples::name("a");
+        let messages = Messages { subscription: 1, topic, from, to, last_position, batches };
+        Verb::from(messages).encode(Ids::NONE, FrameLimit::MAX, &mut BytesMut::new()).is_err()
+    };
+    assert!(!refused(5, 7, vec![one(5), one(7)]));
+    assert!(refused(5, 4, vec![]), "the range is empty");
+    assert!(refused(5, 7, vec![one(4)]), "before it");
+    assert!(refused(5, 7, vec![one(8)]), "behind it");
+    assert!(refused(5, 7, vec![one(7), one(5)]), "in another order");
+    assert!(refused(5, 7, vec![one(5), one(5)]), "twice");
+}
+
+#[test]
 fn a_long_error_text_is_cut_between_characters() {
     let error = ErrorAnswer::new(ErrorCode::Internal, &"ä".repeat(600));
     assert_eq!(error.message.len(), 1024);

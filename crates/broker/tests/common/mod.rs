@@ -15,7 +15,7 @@ use gapless_broker::{
     ManualClock, Messages, Subscription,
 };
 use gapless_core::{
-    Accepted, GapReason, Message, Pattern, PublishAck, PublishOptions, RejectReason, Seq, Storage, Timestamp,
+    Accepted, Message, Pattern, PublishAck, PublishOptions, RejectReason, Seq, Storage, Timestamp,
     TopicName, TopicSettings,
 };
 use gapless_journal::faulty::{CrashKind, FaultyFs};
@@ -264,8 +264,6 @@ pub(crate) struct Ledger {
     pub(crate) next: BTreeMap<String, u64>,
     pub(crate) seen: u64,
     pub(crate) gaps: Vec<GapNotice>,
-    /// Seqs may be passed over without a notice; repeats and disorder still count.
-    pub(crate) lenient: bool,
 }
 
 impl Ledger {
@@ -280,10 +278,8 @@ impl Ledger {
             Delivery::Gap(gap) => {
                 if let (Some(topic), Some(Seq(to))) = (&gap.topic, gap.to) {
                     let next = self.next.entry(topic.as_str().to_owned()).or_insert(1);
-                    if let Some(Seq(from)) = gap.from.filter(|_| !self.lenient) {
-                        // Of a hole that was compacted away some may have been seen before.
-                        let seen = from < *next && gap.reason == GapReason::Compaction;
-                        assert!(from == *next || seen, "the reader stands at {next}: {gap:?}");
+                    if let Some(Seq(from)) = gap.from {
+                        assert_eq!(from, *next, "a gap begins where the reader stands: {gap:?}");
                     }
                     *next = (*next).max(to + 1);
                 }
@@ -296,12 +292,14 @@ impl Ledger {
     fn note_messages(&mut self, messages: &Messages) {
         let topic = messages.topic().as_str();
         let next = self.next.entry(topic.to_owned()).or_insert(1);
-        let (from, wanted) = (messages.from().0, *next);
-        let passes = self.lenient && from > wanted;
-        assert!(from == wanted || passes, "{topic} goes on at {wanted}, not at {from}");
+        assert_eq!(messages.from().0, *next, "{topic} goes on without gap or repeat");
         let mut at = messages.from().0;
         for each in messages.iter() {
-            assert!(each.seq.0 >= at && each.seq <= messages.to(), "{topic}: {} out of order", each.seq);
+            assert!(
+                each.seq.0 >= at && each.seq <= messages.to(),
+                "{topic}: {} out of order",
+                each.seq
+            );
             at = each.seq.0 + 1;
             self.seen += 1;
         }

@@ -69,7 +69,12 @@ pub(crate) fn part_ack(ack: &PublishAck, count: u32) -> PartAck {
         PublishAck::Accepted(accepted) => {
             let new = accepted.last.next().distance(accepted.first);
             let whole = !accepted.duplicate && new == u64::from(count);
-            let known = if whole || count == 0 { Known::None } else { Known::Some };
+            let known = match count {
+                1 if accepted.duplicate => Known::These(vec![(0, accepted.first)]),
+                0 => Known::None,
+                _ if whole => Known::None,
+                _ => Known::Some,
+            };
             PartAck::Accepted(PartAccepted { accepted: *accepted, count, known })
         }
         PublishAck::Scheduled { id, due } => PartAck::Scheduled { id: *id, due: *due },

@@ -1,62 +1,122 @@
 //! `gapless serve`: open the store and its doors, until told to stop.
 
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use gapless_broker::{Broker, BrokerOptions, Opened};
+use clap::Args;
+use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
 use gapless_doors::native::{NativeDoor, NativeOptions};
-use tokio::signal::unix::{SignalKind, signal};
+use gapless_journal::OpenError;
+use gapless_journal::log::LogError;
+use serde_json::json;
 
-use super::Done;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Source};
+use crate::exit::{Done, Exit, Failure};
+use crate::output::Output;
+use crate::remote::interrupted;
 
-pub(crate) fn run(config: &Config, out: &mut dyn Write) -> Done {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(config, out))
+const EXAMPLES: &str = "\
+Examples:
+  gapless                                       the same as `gapless serve`
+  gapless serve --data /srv/gapless
+  gapless serve --listen 0.0.0.0:4281
+  gapless serve --listen 127.0.0.1:0 --json     a free port, told as JSON
+  gapless serve --set durability=written --log debug
+
+Ctrl-C or SIGTERM ends it cleanly. After kill -9 or a power loss it opens again by itself,
+with everything that was acknowledged.";
+
+/// Room for the longest path that a Unix socket may have, on every system.
+const SOCKET_PATH_BYTES_MAX: usize = 100;
+
+/// Start the server (also without a command)
+#[derive(Debug, Default, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeOptions {
+    /// Address to listen on; the same as --set native.listen=ADDR. Port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
 }
 
-async fn serve(config: &Config, out: &mut dyn Write) -> Done {
+pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> Done {
+    let mut config = config.clone();
+    if let Some(address) = &options.listen {
+        config.set("native.listen", address.clone(), Source::Flag)?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(&config, out))
+}
+
+async fn serve(config: &Config, out: &mut Output) -> Done {
     let (options, native) = (broker_options(config)?, native_options(config)?);
     let data = options.folder.clone();
-    let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await??;
+    let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
+    let broker = broker.map_err(|error| not_opened(&data, &error))?;
     tell_opened(broker.opened());
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
-    let unix = match config.text("native.unix") {
-        "" => None,
-        "auto" => Some(data.join("gapless.sock")),
-        path => Some(PathBuf::from(path)),
-    };
-    let door = NativeDoor::open(broker.clone(), native, tcp, unix.as_deref()).await?;
-    writeln!(out, "gapless {} is ready", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "  data    {} (epoch {})", data.display(), broker.epoch())?;
-    if let Some(address) = door.tcp_address() {
-        writeln!(out, "  native  {address}")?;
+    let unix = unix_socket(config, &data);
+    let door = NativeDoor::open(broker.clone(), native, tcp, unix.as_deref()).await;
+    let door = door.map_err(|error| {
+        Failure::failed(error).hint("choose another with --listen host:port; port 0 takes a free one")
+    })?;
+    let epoch = broker.epoch().to_string();
+    let address = door.tcp_address().map(|address| address.to_string());
+    let socket = unix.as_ref().map(|path| format!("unix:{}", path.display()));
+    if out.json {
+        out.json_line(&json!({
+            "event": "ready", "version": env!("CARGO_PKG_VERSION"), "epoch": epoch,
+            "data": data.display().to_string(), "native": address, "unix": socket,
+        }))?;
+    } else {
+        out.line(format_args!("gapless {} is ready", env!("CARGO_PKG_VERSION")))?;
+        out.line(format_args!("  data    {} (epoch {epoch})", data.display()))?;
+        for address in [address, socket].into_iter().flatten() {
+            out.line(format_args!("  native  {address}"))?;
+        }
+        if !out.quiet {
+            out.line("Stop it with Ctrl-C; try: gapless pub hello.world 'first' --create")?;
+        }
     }
-    if let Some(path) = &unix {
-        writeln!(out, "  native  unix:{}", path.display())?;
-    }
-    writeln!(out, "Stop it with Ctrl-C; try `gapless pub hello.world 'first message'`.")?;
     out.flush()?;
-    wait_for_signal().await?;
+    interrupted().await?;
     tracing::info!("stopping: connections get a moment to finish");
     door.close().await;
-    tokio::task::spawn_blocking(move || broker.close()).await??;
+    let closed = tokio::task::spawn_blocking(move || broker.close()).await?;
+    closed.map_err(Failure::failed)?;
     tracing::info!("stopped cleanly");
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Ok)
 }
 
-async fn wait_for_signal() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+fn unix_socket(config: &Config, data: &Path) -> Option<PathBuf> {
+    match config.text("native.unix") {
+        "" => None,
+        "auto" => {
+            let path = data.join("gapless.sock");
+            let fits = path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
+            if !fits {
+                let path = path.display();
+                tracing::warn!(%path, "no Unix socket: its path is too long; set native.unix");
+            }
+            fits.then_some(path)
+        }
+        path => Some(PathBuf::from(path)),
     }
-    Ok(())
+}
+
+fn not_opened(data: &Path, error: &BrokerOpenError) -> Failure {
+    let failure = Failure::failed(format!("cannot open {}: {error}", data.display()));
+    match error {
+        BrokerOpenError::Journal(OpenError::Log(LogError::Locked { .. })) => {
+            failure.hint("another server uses this folder; choose another with --data DIR")
+        }
+        BrokerOpenError::Journal(_) => {
+            let folder = data.display();
+            failure.hint(format!("examine it, without changing it: gapless doctor --data {folder}"))
+        }
+        _ => failure,
+    }
 }
 
 /// Says what opening found, where it is worth knowing.
@@ -85,8 +145,11 @@ fn broker_options(config: &Config) -> Result<BrokerOptions, ConfigError> {
     options.limits.recovery_bytes_max = config.get("limits.recovery_bytes_max")?;
     options.limits.mailbox_bytes_max = config.get("limits.mailbox_bytes_max")?;
     let durability = Durability::from_name(config.text("durability"));
-    options.defaults.durability = durability
-        .ok_or_else(|| config.bad("durability", "use memory, written or flushed"))?;
+    options.defaults.durability =
+        durability.ok_or_else(|| config.bad("durability", "use memory, written or flushed"))?;
+    if config.text("data").is_empty() {
+        return Err(config.bad("data", "name a folder"));
+    }
     Ok(options)
 }
 
@@ -95,7 +158,7 @@ fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
     Ok(NativeOptions {
         connections_max: at_least(config, "native.connections_max", 1)?,
         subscriptions_max: config.get("native.subscriptions_max")?,
-        frame_bytes_max: at_least(config, "native.frame_bytes_max", 8192)?,
+        frame_bytes_max: between(config, "native.frame_bytes_max", 8192, 4_194_304)?,
         in_flight_bytes_max: at_least(config, "native.in_flight_bytes_max", 1)?,
         in_flight_total_bytes_max: at_least(config, "native.in_flight_total_bytes_max", 1)?,
         hello_timeout: ms("native.hello_timeout_ms")?,
@@ -112,4 +175,61 @@ where
 {
     let value: T = config.get(key)?;
     if value >= least { Ok(value) } else { Err(config.bad(key, &format!("use at least {least}"))) }
+}
+
+fn between(
+    config: &Config,
+    key: &'static str,
+    least: usize,
+    most: usize,
+) -> Result<usize, ConfigError> {
+    let value = at_least(config, key, least)?;
+    if value <= most { Ok(value) } else { Err(config.bad(key, &format!("use at most {most}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(flags: &[&str]) -> Config {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Config::load(None, std::iter::empty(), &flags).unwrap()
+    }
+
+    #[test]
+    fn every_default_is_accepted_and_is_the_brokers_own() {
+        let plain = config(&[]);
+        let (broker, native) = (broker_options(&plain).unwrap(), native_options(&plain).unwrap());
+        let own = BrokerOptions::new("gapless-data");
+        assert_eq!(broker.limits, own.limits);
+        assert_eq!(broker.journal.tail_bytes, own.journal.tail_bytes);
+        assert_eq!(broker.journal.seal_bytes, own.journal.seal_bytes);
+        assert_eq!(native, NativeOptions::default());
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_name() {
+        for (flag, key) in [
+            ("durability=rock", "durability"),
+            ("journal.seal_bytes=1", "journal.seal_bytes"),
+            ("journal.recovery_threads=0", "journal.recovery_threads"),
+            ("limits.topics_max=many", "limits.topics_max"),
+            ("data=", "data"),
+        ] {
+            let error = broker_options(&config(&[flag])).err().expect(flag).to_string();
+            assert!(error.contains(key), "{error}");
+        }
+        for flag in ["native.frame_bytes_max=1", "native.frame_bytes_max=99999999"] {
+            assert!(native_options(&config(&[flag])).is_err());
+        }
+    }
+
+    #[test]
+    fn a_socket_path_that_is_too_long_is_left_out() {
+        let plain = config(&[]);
+        assert_eq!(unix_socket(&plain, Path::new("d")), Some("d/gapless.sock".into()));
+        assert_eq!(unix_socket(&plain, Path::new(&"d".repeat(120))), None);
+        assert_eq!(unix_socket(&config(&["native.unix="]), Path::new("d")), None);
+        assert_eq!(unix_socket(&config(&["native.unix=x"]), Path::new("d")), Some("x".into()));
+    }
 }

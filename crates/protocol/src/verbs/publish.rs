@@ -11,8 +11,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::batch::{put_varint, take_bytes, take_varint};
 use gapless_core::message::{HEADER_BYTES_MAX, HEADERS_MAX, ID_BYTES_MAX, KEY_BYTES_MAX, TTL_MAX};
 use gapless_core::{
-    DeliveryPolicy, Expect, MessageError, PartitionBehavior, Position, PublishOptions, Record,
-    Records, Timestamp, TopicName,
+    DeliveryPolicy, Durability, Expect, MessageError, PartitionBehavior, Position, PublishOptions,
+    Record, Records, Timestamp, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
@@ -257,41 +257,33 @@ fn take_options(payload: &mut Reader) -> Result<(PublishOptions, Option<Timestam
 }
 
 fn put_options(out: &mut BytesMut, options: &PublishOptions, not_before: Option<Timestamp>) {
-    let mut fields = BytesMut::new();
-    let mut flags = 0;
-    if let Some(durability) = options.durability {
-        flags |= has::DURABILITY;
-        fields.put_u8(durability.code());
-    }
-    if let Some(delivery) = options.delivery {
-        flags |= has::DELIVERY;
-        fields.put_u8(delivery.code());
-    }
-    if let Some(partition) = options.partition {
-        flags |= has::PARTITION;
-        fields.put_u8(partition.code());
-    }
-    if let Some(require) = options.require_subscribers {
-        flags |= has::REQUIRE_SUBSCRIBERS;
-        fields.put_u8(u8::from(require));
-    }
-    match options.expect {
+    let flag = |is: bool, flag: u16| if is { flag } else { 0 };
+    let mut flags = flag(options.durability.is_some(), has::DURABILITY)
+        | flag(options.delivery.is_some(), has::DELIVERY)
+        | flag(options.partition.is_some(), has::PARTITION)
+        | flag(options.require_subscribers.is_some(), has::REQUIRE_SUBSCRIBERS)
+        | flag(not_before.is_some(), has::NOT_BEFORE);
+    let expect = match options.expect {
         Some(Expect::TopicLast(seq)) => {
             flags |= has::EXPECT_TOPIC;
-            fields.put_u64_le(seq.0);
+            Some(seq.0)
         }
         Some(Expect::KeyLast(seq)) => {
             flags |= has::EXPECT_KEY;
-            fields.put_u64_le(seq.0);
+            Some(seq.0)
         }
-        None => {}
-    }
-    if let Some(time) = not_before {
-        flags |= has::NOT_BEFORE;
-        fields.put_u64_le(time.0);
-    }
+        None => None,
+    };
     out.put_u16_le(flags);
-    out.put_slice(&fields);
+    let codes = [
+        options.durability.map(Durability::code),
+        options.delivery.map(DeliveryPolicy::code),
+        options.partition.map(PartitionBehavior::code),
+        options.require_subscribers.map(u8::from),
+    ];
+    codes.into_iter().flatten().for_each(|code| out.put_u8(code));
+    let numbers = [expect, not_before.map(|time| time.0)];
+    numbers.into_iter().flatten().for_each(|number| out.put_u64_le(number));
 }
 
 fn check_expect(expect: Option<Expect>) -> Result<(), VerbError> {

@@ -1,0 +1,454 @@
+//! `gapless sub`: shows what is published, from some place on, without a gap.
+
+use std::fmt;
+use std::fs;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
+
+use clap::{ArgGroup, Args};
+use gapless_broker::{Clock, SystemClock};
+use gapless_client::{
+    Client, Event, From, Gap, Messages, PlaceRange, State, Subscription, SubscriptionError, Token,
+};
+use gapless_core::Pattern;
+use serde_json::{Value, json};
+
+use super::Global;
+use super::events::event_line;
+use crate::exit::{Done, Exit, Failure};
+use crate::output::Output;
+use crate::remote::{exists, followed, interrupted, no_topic, with_client};
+use crate::show::Shown;
+use crate::values::{self, Start};
+
+const EXAMPLES: &str = "\
+Examples:
+  gapless sub orders.created                     everything there is, then what comes
+  gapless sub 'orders.>' --from now              only what comes
+  gapless sub 'orders.>' --no-follow             what is there, then end
+  gapless sub orders.created --from seq:42 --count 10
+  gapless sub prices --from last-per-key         the newest of each key, then what comes
+  gapless sub audit --from -2h                   the last two hours, then what comes
+  gapless sub 'orders.>' --save orders.place     stop and start it as you like: no gap, no repeat
+  gapless sub 'orders.>' --json | jq .body
+
+Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a token as it is
+printed at the end. Patterns: * is one token, > is the rest; put them in quotes. It goes on by
+itself when the server comes back. A line is: topic, seq, key (- if none), body.";
+
+/// Show what is published to topics and patterns, history first, then live
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["patterns", "pattern"]))]
+pub(crate) struct SubOptions {
+    /// Topics or patterns, as orders.created or 'orders.>'
+    #[arg(value_name = "PATTERN", value_parser = values::pattern)]
+    patterns: Vec<Pattern>,
+    /// The same as a flag; may be repeated
+    #[arg(long, value_name = "PATTERN", value_parser = values::pattern)]
+    pattern: Vec<Pattern>,
+    /// Where to begin
+    #[arg(long, value_name = "PLACE", value_parser = values::start, allow_hyphen_values = true)]
+    #[arg(default_value = "beginning")]
+    from: Start,
+    /// End after so many messages
+    #[arg(long, short = 'n', value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Go on with what comes; this is so unless --no-follow says otherwise
+    #[arg(long, overrides_with = "no_follow")]
+    follow: bool,
+    /// End when everything that is there was shown
+    #[arg(long)]
+    no_follow: bool,
+    /// Keep the place in this file, and go on from it if it is there, whatever --from says
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Print bodies only, each with a line end
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+}
+
+pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Done {
+    let saved = match &options.save {
+        Some(path) => read_places(path)?,
+        None => Vec::new(),
+    };
+    let first = begin(options.from);
+    let mut wanted: Vec<(Pattern, From)> = Vec::new();
+    for pattern in options.patterns.into_iter().chain(options.pattern) {
+        if wanted.iter().all(|(known, _)| *known != pattern) {
+            let place = saved.iter().find(|(known, _)| *known == pattern);
+            wanted.push((pattern, place.map_or(first, |(_, token)| From::Token(*token))));
+        }
+    }
+    let plan = Plan {
+        wanted,
+        count: options.count,
+        follow: !options.no_follow,
+        save: options.save,
+        show: if options.raw { Show::Raw } else { Show::Lines },
+    };
+    with_client(global, out, async |client, out| follow(client, &plan, out).await)
+}
+
+fn begin(start: Start) -> From {
+    match start {
+        Start::Beginning => From::Beginning,
+        Start::Now => From::Now,
+        Start::LastPerKey => From::LastPerKey,
+        Start::Seq(seq) => From::Seq(seq),
+        Start::Time(when) => From::Time(when.resolve(SystemClock::default().now())),
+        Start::Token(token) => From::Token(token),
+    }
+}
+
+/// How messages are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// A line for each.
+    Lines,
+    /// The bodies alone.
+    Raw,
+    /// Events of the broker, whose bodies are JSON.
+    Events,
+}
+
+/// What to follow, and until when.
+pub(crate) struct Plan {
+    pub(crate) wanted: Vec<(Pattern, From)>,
+    pub(crate) count: Option<u64>,
+    pub(crate) follow: bool,
+    pub(crate) save: Option<PathBuf>,
+    pub(crate) show: Show,
+}
+
+/// One subscription of the command.
+struct Followed {
+    pattern: Pattern,
+    subscription: Subscription,
+    live: bool,
+    /// Everything up to here was printed.
+    token: Option<Token>,
+}
+
+/// Follows until it is interrupted, has shown enough, or is live and shall not go on.
+pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Done {
+    let mut all = Vec::new();
+    for (pattern, from) in &plan.wanted {
+        all.push(subscribe(client, pattern, *from, plan.follow, out).await?);
+    }
+    let mut left = plan.count.unwrap_or(u64::MAX);
+    let mut state = client.state();
+    let mut interrupt = pin!(interrupted());
+    let done = loop {
+        tokio::select! {
+            biased;
+            interrupt = &mut interrupt => {
+                interrupt?;
+                break Ok(Exit::Ok);
+            }
+            changed = state.changed() => if changed.is_ok() {
+                let now = *state.borrow_and_update();
+                tell_state(client, now, out);
+            },
+            (at, event) = next(&mut all) => {
+                let one = &mut all[at];
+                match event {
+                    Some(Ok(event)) => left = show(one, event, left, plan, out)?,
+                    Some(Err(error)) => break Err(followed(client, error, &one.pattern).await),
+                    None => break Err(Failure::new(Exit::NoConnection, "the client has ended")),
+                }
+                out.flush()?;
+                if let Some(path) = &plan.save {
+                    write_places(path, &all)?;
+                }
+                if left == 0 || (!plan.follow && all.iter().all(|one| one.live)) {
+                    break Ok(Exit::Ok);
+                }
+            }
+        }
+    };
+    tell_end(&all, plan, out)?;
+    done
+}
+
+async fn subscribe(
+    client: &Client,
+    pattern: &Pattern,
+    from: From,
+    follow: bool,
+    out: &mut Output,
+) -> Result<Followed, Failure> {
+    if let Some(topic) = pattern.as_name()
+        && !topic.is_system()
+        && !exists(client, &topic).await
+    {
+        let failure = no_topic(client, &topic).await;
+        let waits = matches!(from, From::Beginning | From::Now | From::Token(_));
+        if !follow || !waits {
+            return Err(failure);
+        }
+        out.note(format_args!("{}; waiting for it", failure.message));
+    }
+    let subscription = match client.subscribe(pattern.as_str(), from).await {
+        Ok(subscription) => subscription,
+        Err(error) => return Err(followed(client, error, pattern).await),
+    };
+    let token = subscription.token();
+    Ok(Followed { pattern: pattern.clone(), subscription, live: false, token })
+}
+
+/// The next event of any of them, and of which.
+async fn next(all: &mut [Followed]) -> (usize, Option<Result<Event, SubscriptionError>>) {
+    poll_fn(|context| {
+        for (at, one) in all.iter_mut().enumerate() {
+            // What is not ready is asked again; nothing is lost by dropping it.
+            if let Poll::Ready(event) = pin!(one.subscription.next()).poll(context) {
+                return Poll::Ready((at, event));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Prints an event; gives how many messages are still wanted.
+fn show(
+    one: &mut Followed,
+    event: Event,
+    left: u64,
+    plan: &Plan,
+    out: &mut Output,
+) -> io::Result<u64> {
+    let pattern = one.pattern.as_str();
+    let quiet = plan.show == Show::Events;
+    match event {
+        Event::Messages(messages) => {
+            let (shown, token) = show_messages(&messages, left, plan.show, out)?;
+            one.token = Some(token);
+            return Ok(left - shown);
+        }
+        Event::Gap(gap) => {
+            say(out, &gap_json(&gap, pattern), &gap_text(&gap))?;
+        }
+        Event::Recovering(range) if !quiet => {
+            let (unit, from, to) = match range {
+                PlaceRange::Seqs(from, to) => ("seq", from.0, to.0),
+                PlaceRange::Positions(from, to) => ("position", from.0, to.0),
+            };
+            let json = json!({
+                "event": "recovering", "pattern": pattern, "unit": unit, "from": from, "to": to,
+            });
+            say(out, &json, &format!("{pattern}: history, {unit} {from} to {to}"))?;
+        }
+        Event::Live => {
+            one.live = true;
+            if !quiet {
+                let json = json!({ "event": "live", "pattern": pattern });
+                say(out, &json, &format!("{pattern}: live"))?;
+            }
+        }
+        Event::Resumed => {
+            let json = json!({ "event": "resumed", "pattern": pattern });
+            say(out, &json, &format!("{pattern}: connected again, going on without a gap"))?;
+        }
+        _ => {}
+    }
+    one.token = one.subscription.token().or(one.token);
+    Ok(left)
+}
+
+/// How a subscription is doing: a line for programs, a note for people.
+fn say(out: &mut Output, value: &Value, text: &str) -> io::Result<()> {
+    if out.json {
+        return out.json_line(value);
+    }
+    out.note(text);
+    Ok(())
+}
+
+/// Prints messages, at most `left`; gives how many, and the place after the last.
+fn show_messages(
+    messages: &Messages,
+    left: u64,
+    show: Show,
+    out: &mut Output,
+) -> io::Result<(u64, Token)> {
+    let epoch = messages.token().epoch;
+    let topic = messages.topic().as_str();
+    let mut shown = 0;
+    for each in messages.iter() {
+        if shown == left {
+            break;
+        }
+        shown += 1;
+        let (seq, position, time) = (each.seq, each.position, each.time);
+        let message = &each.message;
+        let line = Shown { topic, seq, position, time, message, epoch: Some(epoch) };
+        match show {
+            Show::Raw => {
+                out.bytes(message.body.as_deref().unwrap_or_default())?;
+                out.bytes(b"\n")?;
+            }
+            Show::Events => {
+                let line = event_line(message.body.as_deref().unwrap_or_default(), out);
+                out.line(line)?;
+            }
+            Show::Lines if out.json => out.json_line(&line.json())?,
+            Show::Lines => out.line(line.line(out.paint))?,
+        }
+        if shown == left {
+            // Perhaps not all of them were shown: the place is that of the last one.
+            return Ok((shown, Token { epoch, position }));
+        }
+    }
+    Ok((shown, messages.token()))
+}
+
+fn gap_text(gap: &Gap) -> String {
+    let reason = gap.reason.reason().map_or("a newer reason", |reason| reason.name());
+    let topic = gap.topic.as_ref().map_or("all topics", |topic| topic.as_str());
+    let range = match (gap.from, gap.to) {
+        (Some(from), Some(to)) if from == to => format!("seq {to} is gone"),
+        (Some(from), Some(to)) => format!("seq {from} to {to} are gone"),
+        (None, Some(to)) => format!("what was not seen up to seq {to} is gone"),
+        _ => "the place is not of this store; it begins anew".to_owned(),
+    };
+    format!("gap: {topic}: {range} ({reason})")
+}
+
+fn gap_json(gap: &Gap, pattern: &str) -> Value {
+    json!({
+        "event": "gap",
+        "pattern": pattern,
+        "topic": gap.topic.as_ref().map(|topic| topic.as_str()),
+        "from": gap.from.map(|seq| seq.0),
+        "to": gap.to.map(|seq| seq.0),
+        "reason": gap.reason.reason().map(|reason| reason.name()),
+    })
+}
+
+fn tell_state(client: &Client, state: State, out: &mut Output) {
+    // JSON is for what happens to the subscription, which is told by itself.
+    if state == State::Offline && !out.json {
+        let why = client.last_trouble().map(|why| format!(": {why}")).unwrap_or_default();
+        out.note(format_args!("the connection is lost{why}; trying again"));
+    }
+}
+
+/// Says where to go on from.
+fn tell_end(all: &[Followed], plan: &Plan, out: &mut Output) -> Result<(), Failure> {
+    if let Some(path) = &plan.save {
+        write_places(path, all)?;
+    }
+    if plan.show == Show::Events {
+        return Ok(());
+    }
+    for one in all {
+        let (pattern, token) = (one.pattern.as_str(), one.token.map(|token| token.to_string()));
+        if out.json {
+            out.json_line(&json!({ "event": "end", "pattern": pattern, "token": token }))?;
+        } else if let (Some(token), None) = (token, &plan.save) {
+            out.note(format_args!("go on with: gapless sub '{pattern}' --from {token}"));
+        }
+    }
+    if let (Some(path), false) = (&plan.save, out.json) {
+        out.note(format_args!("the place is kept in {}", path.display()));
+    }
+    Ok(())
+}
+
+/// Reads the places of patterns: one line each, `token pattern`.
+fn read_places(path: &Path) -> Result<Vec<(Pattern, Token)>, Failure> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(Failure::words(format!("cannot read {}: {error}", path.display())));
+        }
+        Ok(text) => text,
+    };
+    let place = |line: &str| {
+        let (token, pattern) = line.split_once(' ')?;
+        Some((Pattern::parse(pattern).ok()?, token.parse().ok()?))
+    };
+    let places = text.lines().map(|line| {
+        place(line).ok_or_else(|| {
+            Failure::words(format!("{} holds no places: {line:?}", path.display()))
+                .hint("name another file, or remove this one to begin anew")
+        })
+    });
+    places.collect()
+}
+
+/// Keeps the places, and those of other patterns that were in the file. The file is whole
+/// at any time: it is written aside and put in place.
+fn write_places(path: &Path, all: &[Followed]) -> Result<(), Failure> {
+    let mine: Vec<(&Pattern, Token)> =
+        all.iter().filter_map(|one| Some((&one.pattern, one.token?))).collect();
+    if mine.is_empty() {
+        return Ok(());
+    }
+    let failed = |error: io::Error| {
+        Failure::failed(format!("cannot keep the place in {}: {error}", path.display()))
+    };
+    let mut text = String::new();
+    for (pattern, token) in read_places(path)? {
+        if all.iter().all(|one| one.pattern != pattern) {
+            put_place(&mut text, &pattern, token);
+        }
+    }
+    mine.iter().for_each(|(pattern, token)| put_place(&mut text, *pattern, *token));
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    fs::write(&aside, text).map_err(failed)?;
+    fs::rename(&aside, path).map_err(failed)
+}
+
+fn put_place(text: &mut String, pattern: impl fmt::Display, token: Token) {
+    *text += &format!("{token} {pattern}\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_client::GapCode;
+    use gapless_core::{GapReason, Seq, TopicName};
+
+    fn gap(from: Option<u64>, to: Option<u64>) -> Gap {
+        Gap {
+            topic: TopicName::parse("orders").ok(),
+            from: from.map(Seq),
+            to: to.map(Seq),
+            positions: None,
+            reason: GapCode::from(GapReason::Retention),
+        }
+    }
+
+    #[test]
+    fn gaps_are_told_in_words() {
+        let text = gap_text(&gap(Some(1), Some(5)));
+        assert_eq!(text, "gap: orders: seq 1 to 5 are gone (retention)");
+        assert!(gap_text(&gap(Some(5), Some(5))).contains("seq 5 is gone"));
+        assert!(gap_text(&gap(None, Some(5))).contains("up to seq 5"));
+        let json = gap_json(&gap(Some(1), Some(5)), "orders");
+        assert_eq!((json["from"].clone(), json["reason"].clone()), (1.into(), "retention".into()));
+    }
+
+    #[test]
+    fn a_file_of_places_reads_back_and_rubbish_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("place");
+        assert!(read_places(&path).unwrap().is_empty());
+        let mut text = String::new();
+        let token: Token = "00000000000000ab:42".parse().unwrap();
+        put_place(&mut text, "orders.>", token);
+        fs::write(&path, text).unwrap();
+        let places = read_places(&path).unwrap();
+        assert_eq!(places, [(Pattern::parse("orders.>").unwrap(), token)]);
+        fs::write(&path, "something else\n").unwrap();
+        assert_eq!(read_places(&path).unwrap_err().exit, Exit::Words);
+    }
+}

@@ -1,0 +1,68 @@
+//! `docs/cli.md` is made of the help texts themselves, so that it cannot rot.
+//!
+//! `UPDATE_DOCS=1 cargo test -p gapless docs` writes it anew.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use crate::cmd::Cli;
+use crate::exit::Exit;
+
+const HEAD: &str = "\
+# The command line
+
+Made from the help texts by a test; `UPDATE_DOCS=1 cargo test -p gapless docs` writes it anew.
+
+`gapless` is pretty for people; `--json` is for programs: one value, or one line for each
+message. Results go to stdout, everything said besides (notes, progress, logs, errors) to
+stderr. Colours are for terminals only, and for nobody when `NO_COLOR` is set.
+
+With `--json` an error is one line on stderr: `{\"error\", \"hint\", \"code\", \"exit\"}`, where
+`code` is the number in the protocol's list of errors, if the server gave one.
+";
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    page += "\n## Exit codes\n\n| code | meaning |\n|---|---|\n";
+    for exit in Exit::ALL {
+        page += &format!("| {} | {} |\n", exit as u8, exit.meaning());
+    }
+    let mut root = Cli::command();
+    root.build();
+    section(&mut page, &mut root, "gapless");
+    page
+}
+
+fn section(page: &mut String, command: &mut clap::Command, name: &str) {
+    let mut shown = command.clone();
+    if name != "gapless" {
+        // What every command understands is told once, at the top.
+        shown = shown.mut_args(|arg| {
+            let everywhere = arg.get_help_heading() == Some("Everywhere");
+            if everywhere || arg.get_id() == "help" { arg.hide(true) } else { arg }
+        });
+    }
+    let help = shown.render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    *page += &format!("\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
+    for below in command.get_subcommands_mut().filter(|each| each.get_name() != "help") {
+        let name = format!("{name} {}", below.get_name());
+        section(page, below, &name);
+    }
+}
+
+#[test]
+fn the_page_of_the_command_line_is_up_to_date() {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md"));
+    let page = page();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, &page).unwrap();
+        return;
+    }
+    let there = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        there == page,
+        "docs/cli.md is out of date; run: UPDATE_DOCS=1 cargo test -p gapless docs"
+    );
+}

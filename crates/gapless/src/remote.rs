@@ -1,0 +1,234 @@
+//! Talking to a server: connecting, and turning its errors into failures that help.
+
+use std::io;
+use std::time::Duration;
+
+use gapless_client::{
+    Address, AskError, Backoff, Client, ClientLimits, ConnectError, ConnectOptions, ErrorCode,
+    Fate, PublishError, SubscriptionError, Trouble,
+};
+use gapless_core::{Pattern, RejectReason, TopicName};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{interval, timeout};
+
+use crate::cmd::{Global, SERVER_DEFAULT};
+use crate::exit::{Done, Exit, Failure};
+use crate::output::Output;
+use crate::values;
+
+/// How long one attempt to reach a server may take.
+const REACH_WAIT: Duration = Duration::from_secs(5);
+/// How often a server that does not listen yet is tried.
+const REACH_EVERY: Duration = Duration::from_millis(50);
+/// How long what is unanswered may take at the end.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// Most topics looked at for a name that was meant.
+const NEAR_TOPICS_MAX: u32 = 1_000;
+
+/// Runs a command that needs a server.
+pub(crate) fn with_client(
+    global: &Global,
+    out: &mut Output,
+    command: impl AsyncFnOnce(&Client, &mut Output) -> Done,
+) -> Done {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = connect(global).await?;
+        let done = command(&client, out).await;
+        client.close(CLOSE_WAIT).await;
+        done
+    })
+}
+
+async fn connect(global: &Global) -> Result<Client, Failure> {
+    let address: Address = global.server.parse().map_err(Failure::words)?;
+    reach(&address, global.wait).await.map_err(|error| unreachable(&address, &error))?;
+    let limits = ClientLimits { connect_wait: REACH_WAIT, ..ClientLimits::default() };
+    // Somebody looks at it: a server that is back is to be found soon.
+    let backoff = Backoff { most: Duration::from_secs(2), ..Backoff::default() };
+    let name = format!("gapless cli {}", std::process::id());
+    let options = ConnectOptions::new([&global.server]).name(name).limits(limits).backoff(backoff);
+    Client::connect(options).await.map_err(|error| match error {
+        ConnectError::Address(_) => Failure::words(error),
+        ConnectError::GaveUp(_) => Failure::new(Exit::Rejected, error),
+        error => Failure::new(Exit::NoConnection, format!("{address}: {error}"))
+            .hint("something listens there, but does not answer as gapless does"),
+    })
+}
+
+/// Whether somebody listens; tries again for a while if nobody does. The client would try
+/// for much longer, and could not say why in the end.
+async fn reach(address: &Address, wait: Duration) -> io::Result<()> {
+    let mut last = attempt(address).await;
+    let again = async {
+        let mut every = interval(REACH_EVERY);
+        while last.as_ref().is_err_and(comes_up) {
+            every.tick().await;
+            last = attempt(address).await;
+        }
+    };
+    // When the time is over, the last answer counts.
+    let _ = timeout(wait, again).await;
+    last
+}
+
+/// Whether it looks like a server that is about to start.
+fn comes_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+}
+
+async fn attempt(address: &Address) -> io::Result<()> {
+    let connected = async {
+        match address {
+            Address::Tcp(address) => TcpStream::connect(address).await.map(drop),
+            Address::Unix(path) => UnixStream::connect(path).await.map(drop),
+        }
+    };
+    let late = || io::Error::from(io::ErrorKind::TimedOut);
+    timeout(REACH_WAIT, connected).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn unreachable(address: &Address, error: &io::Error) -> Failure {
+    let failure = |why: &str| {
+        Failure::new(Exit::NoConnection, format!("cannot connect to {address}: {why}"))
+    };
+    if comes_up(error) {
+        let start = if address.to_string() == SERVER_DEFAULT {
+            "start one with: gapless serve\n"
+        } else {
+            ""
+        };
+        let hint = format!("{start}or name another with --server host:port or GAPLESS_SERVER");
+        return failure("no server is running there").hint(hint.trim_start_matches("or "));
+    }
+    failure(&error.to_string()).hint("check the address: --server host:port or unix:/path")
+}
+
+/// What a failed question means for the user. `topic` is what it was about.
+pub(crate) async fn asked(client: &Client, error: AskError, topic: Option<&TopicName>) -> Failure {
+    match error {
+        AskError::Server(trouble) => server(client, trouble, topic).await,
+        AskError::Invalid(_) => Failure::words(error),
+        AskError::Unexpected => Failure::failed(error),
+        AskError::Disconnected { .. } | AskError::TimedOut | AskError::Closed => {
+            lost(client, &error.to_string(), error.fate())
+        }
+        other => Failure::failed(other),
+    }
+}
+
+/// What a failed publish means for the user.
+pub(crate) async fn published(client: &Client, error: PublishError, topic: &TopicName) -> Failure {
+    match error {
+        PublishError::Rejected(RejectReason::UnknownTopic) => {
+            let hint = format!("make it with: gapless topic create {topic}, or add --create");
+            no_topic(client, topic).await.hint(hint)
+        }
+        PublishError::Rejected(reason) => {
+            Failure::new(Exit::Rejected, format!("rejected: {reason}")).code(reason.code())
+        }
+        PublishError::RejectedOther { code } => Failure::new(Exit::Rejected, error).code(code),
+        PublishError::Invalid(_) => Failure::new(Exit::Rejected, error),
+        PublishError::System(trouble) => server(client, trouble, Some(topic)).await,
+        PublishError::Disconnected { fate } | PublishError::TimedOut { fate } => {
+            lost(client, &error.to_string(), fate)
+        }
+        other => Failure::failed(other),
+    }
+}
+
+/// What a subscription that was refused or has ended means for the user.
+pub(crate) async fn followed(
+    client: &Client,
+    error: SubscriptionError,
+    pattern: &Pattern,
+) -> Failure {
+    let topic = pattern.as_name();
+    match error {
+        SubscriptionError::Refused(trouble) | SubscriptionError::Ended { trouble, .. } => {
+            server(client, trouble, topic.as_ref()).await
+        }
+        SubscriptionError::Pattern(error) => Failure::words(error),
+        SubscriptionError::TimedOut | SubscriptionError::GaveUp(_) | SubscriptionError::Closed => {
+            Failure::new(Exit::NoConnection, with_trouble(client, &error.to_string()))
+        }
+        other => Failure::failed(other),
+    }
+}
+
+async fn server(client: &Client, trouble: Trouble, topic: Option<&TopicName>) -> Failure {
+    let code = trouble.code;
+    let failure = match (trouble.known(), topic) {
+        (Some(ErrorCode::UnknownTopic), Some(topic)) => no_topic(client, topic).await,
+        (Some(ErrorCode::NeedsTopic), Some(topic)) if !exists(client, topic).await => {
+            no_topic(client, topic).await
+        }
+        (Some(ErrorCode::NeedsTopic), _) => Failure::new(Exit::Rejected, trouble.message)
+            .hint("patterns begin with beginning, now or a token"),
+        (Some(ErrorCode::TopicExists), Some(topic)) => {
+            Failure::new(Exit::Rejected, format!("topic {topic} exists with other settings"))
+                .hint(format!("see it: gapless topic show {topic}; change it: gapless topic set"))
+        }
+        (Some(ErrorCode::ShuttingDown | ErrorCode::TooManyConnections), _) => {
+            Failure::new(Exit::NoConnection, trouble.message)
+        }
+        (Some(ErrorCode::Damaged), _) => {
+            Failure::failed(trouble.message).hint("examine it: gapless doctor")
+        }
+        (Some(ErrorCode::ReadFailed), _) => Failure::failed(trouble.message),
+        // The system's trouble, about which the words can do nothing.
+        _ if (100..200).contains(&code) => Failure::failed(trouble.message),
+        _ => Failure::new(Exit::Rejected, trouble.message),
+    };
+    failure.code(code)
+}
+
+fn lost(client: &Client, what: &str, fate: Fate) -> Failure {
+    let failure = Failure::new(Exit::NoConnection, with_trouble(client, what));
+    match fate {
+        Fate::Unknown => failure.hint("it may have happened or not"),
+        _ => failure.hint("it did not happen"),
+    }
+}
+
+fn with_trouble(client: &Client, what: &str) -> String {
+    match client.last_trouble() {
+        Some(trouble) => format!("{what}: {trouble}"),
+        None => what.to_owned(),
+    }
+}
+
+/// That a topic does not exist, with the name that may have been meant.
+pub(crate) async fn no_topic(client: &Client, topic: &TopicName) -> Failure {
+    let near = near_topic(client, topic).await;
+    let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+    Failure::not_found(format!("there is no topic {topic}{near}"))
+        .hint(format!("make it with: gapless topic create {topic}"))
+        .code(ErrorCode::UnknownTopic.number())
+}
+
+async fn near_topic(client: &Client, topic: &TopicName) -> Option<String> {
+    let all = Pattern::parse(">").ok()?;
+    let topics = client.topics(&all, None, NEAR_TOPICS_MAX).await.ok()?.topics;
+    let names = topics.iter().map(|info| info.name.as_str());
+    values::nearest(topic.as_str(), names).map(str::to_owned)
+}
+
+/// Whether the topic is there. When nobody knows it counts as there.
+pub(crate) async fn exists(client: &Client, topic: &TopicName) -> bool {
+    let described = client.describe_topic(topic).await;
+    let unknown = ErrorCode::UnknownTopic.number();
+    !matches!(described, Err(AskError::Server(trouble)) if trouble.code == unknown)
+}
+
+/// Resolves at Ctrl-C or when the system asks the program to end.
+pub(crate) async fn interrupted() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
