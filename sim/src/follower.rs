@@ -300,7 +300,8 @@ impl World {
         let begins_well = match (from, follower.begin) {
             (Some(from), Begin::Exact) => from == next,
             (Some(from), Begin::Time(_) | Begin::Token) => from <= next,
-            (None, _) => follower.topic.is_none(),
+            // It stood within a hole, and nobody knows how much of that it had seen.
+            (None, begin) => follower.topic.is_none() || begin == Begin::Token,
         };
         if !begins_well {
             return wrong(&format!("it stands at {next}"));

@@ -139,8 +139,8 @@ pub(crate) struct Inner {
     closed: AtomicBool,
     pub(crate) failure_told: AtomicBool,
     opened: Opened,
-    /// The subject of the one event that is too frequent to be made for nobody.
-    pub(crate) accepted_subject: TopicName,
+    /// How many publishes there were.
+    pub(crate) published: AtomicU64,
 }
 
 impl Broker {
@@ -200,8 +200,7 @@ impl Broker {
             closed: AtomicBool::new(false),
             failure_told: AtomicBool::new(false),
             opened,
-            accepted_subject: TopicName::parse("$events.publish.accepted")
-                .expect("the name is well formed"),
+            published: AtomicU64::new(0),
         });
         inner.metrics.topics.set(inner.topics.len() as f64);
         if options.threads {

@@ -12,6 +12,9 @@ impl Inner {
     /// Says that something happened, if anybody listens. `kind` is the rest of the subject,
     /// such as `topic.created`.
     pub(crate) fn emit(&self, kind: &'static str, fields: &[(&str, Value)]) {
+        if !self.router.has_event_followers() {
+            return;
+        }
         let subject = format!("$events.{kind}");
         let Ok(subject) = TopicName::parse(&subject) else { return };
         if !self.router.is_wanted(&subject) {

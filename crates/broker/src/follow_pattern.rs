@@ -319,7 +319,10 @@ impl PatternFollower {
                 positions: Some((header.position, header.last_position())),
                 reason,
             };
-            self.tell(Delivery::Gap(notice));
+            // With the notice these are accounted for, so that it is not told again.
+            let through = header.position.plus(to.distance(header.seq));
+            let through = through.min(header.last_position());
+            self.ready.push_back((Delivery::Gap(notice), through));
         }
         (to < last).then(|| to.next())
     }

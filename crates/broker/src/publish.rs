@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,6 +27,10 @@ use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, CellState};
 use crate::delayed::{NOT_WAITING, due_of};
 use crate::error::{refused, unconfirmed};
+
+/// One publish in this many is timed for `gapless_ack_seconds`: reading the clock for each
+/// would cost more than it tells.
+const TIMED_ONE_IN: u64 = 16;
 
 /// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
 /// accepted or refused already; what is left is that it becomes durable. Dropping it does
@@ -404,7 +409,8 @@ impl Inner {
                 return Publishing::failed(error);
             }
         }
-        let began = self.clock.monotonic();
+        let count = self.published.fetch_add(1, Ordering::Relaxed);
+        let began = count.is_multiple_of(TIMED_ONE_IN).then(|| self.clock.monotonic());
         let mut publishing = loop {
             match self.try_commit(&mut parts, atomic, options) {
                 Tried::Done(publishing) => break publishing,
@@ -418,7 +424,7 @@ impl Inner {
         if self.journal.wants_keeping() {
             self.keeper.wake();
         }
-        publishing.timing = self.me.upgrade().map(|inner| (inner, began));
+        publishing.timing = began.and_then(|began| Some((self.me.upgrade()?, began)));
         publishing
     }
 
@@ -643,7 +649,7 @@ impl Inner {
 
     /// Says that messages were accepted, if anybody listens.
     pub(crate) fn tell_accepted(&self, topic: &TopicName, first: Seq, count: u32) {
-        if self.router.is_wanted(&self.accepted_subject) {
+        if self.router.has_event_followers() {
             let last = first.plus(u64::from(count - 1));
             let fields =
                 [("topic", topic.as_str().into()), ("first", first.0.into()), ("last", last.0.into())];

@@ -114,6 +114,13 @@ impl Ord for Address {
 pub(crate) struct Router {
     index: RwLock<SubscriptionIndex<Address>>,
     next: AtomicU64,
+    /// How many follow events: while nobody does, none is thought of.
+    event_followers: AtomicU64,
+}
+
+/// Whether the pattern can match the broker's own subjects: a wildcard does not.
+fn is_of_events(pattern: &Pattern) -> bool {
+    pattern.tokens().next() == Some("$events")
 }
 
 impl Router {
@@ -123,6 +130,9 @@ impl Router {
         // Every subscription has a number of its own, so nothing can be there twice.
         let added = index.insert(pattern, Address(subscriber, Arc::clone(&mailbox)));
         debug_assert!(added.is_ok());
+        if is_of_events(pattern) {
+            self.event_followers.fetch_add(1, atomic::Ordering::Relaxed);
+        }
         mailbox
     }
 
@@ -130,6 +140,14 @@ impl Router {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let removed = index.remove(pattern, &Address(subscriber, Arc::default()));
         debug_assert!(removed.is_ok());
+        if is_of_events(pattern) {
+            self.event_followers.fetch_sub(1, atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Whether anybody follows any events.
+    pub(crate) fn has_event_followers(&self) -> bool {
+        self.event_followers.load(atomic::Ordering::Relaxed) > 0
     }
 
     pub(crate) fn is_wanted(&self, subject: &TopicName) -> bool {

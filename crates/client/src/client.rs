@@ -108,7 +108,7 @@ impl Client {
         let (version_min, version_max) = (VERSION, VERSION);
         let features = Features::NONE;
         let extension = bytes::Bytes::new();
-        let client_name = name;
+        let (client_name, token) = (name, token.map(|secret| secret.0));
         let hello = Hello { version_min, version_max, features, client_name, token, extension };
         let none = gapless_protocol::Ids::NONE;
         Verb::from(hello.clone())

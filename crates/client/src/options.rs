@@ -1,5 +1,6 @@
 //! How a client connects, and every maximum it keeps, with its unit and its reason.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,16 @@ impl Default for ClientLimits {
     }
 }
 
+/// What is not shown, not even to those who debug.
+#[derive(Clone)]
+pub(crate) struct Secret(pub(crate) Bytes);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
 /// Where and how to connect.
 ///
 /// ```
@@ -83,7 +94,7 @@ impl Default for ClientLimits {
 pub struct ConnectOptions {
     pub(crate) addresses: Vec<String>,
     pub(crate) name: String,
-    pub(crate) token: Option<Bytes>,
+    pub(crate) token: Option<Secret>,
     pub(crate) backoff: Backoff,
     pub(crate) limits: ClientLimits,
     pub(crate) ids: Ids,
@@ -114,7 +125,7 @@ impl ConnectOptions {
     /// By what the client proves who it is.
     #[must_use]
     pub fn token(mut self, token: impl Into<Bytes>) -> Self {
-        self.token = Some(token.into());
+        self.token = Some(Secret(token.into()));
         self
     }
 

@@ -217,8 +217,8 @@ impl Entry {
     /// # Errors
     /// Says what is wrong; `bytes` is then unchanged.
     pub fn take(bytes: &mut Bytes, checksum: Checksum) -> Result<Self, EntryError> {
-        let len = Self::verify(bytes, checksum)?;
-        Self::take_verified(bytes, len)
+        Self::verify(bytes, checksum)?;
+        Self::take_trusted(bytes)
     }
 
     /// Takes the first entry off `bytes` that were checked before, as those in memory were.
@@ -226,15 +226,10 @@ impl Entry {
     /// # Errors
     /// When the bytes are no entry; checksums are not looked at.
     pub fn take_trusted(bytes: &mut Bytes) -> Result<Self, EntryError> {
-        let (_, len) = EntryHeader::read(bytes)?;
-        Self::take_verified(bytes, len)
-    }
-
-    fn take_verified(bytes: &mut Bytes, len: usize) -> Result<Self, EntryError> {
+        let (header, len) = EntryHeader::read(bytes)?;
         if bytes.len() < len {
             return Err(EntryError::Short);
         }
-        let (header, _) = EntryHeader::read(bytes)?;
         Ok(Self { header, bytes: bytes.split_to(len) })
     }
 

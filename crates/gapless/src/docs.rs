@@ -36,14 +36,15 @@ fn page() -> String {
 
 fn section(page: &mut String, command: &mut clap::Command, name: &str) {
     let mut shown = command.clone();
-    if name != "gapless" {
+    let top = name == "gapless";
+    if !top {
         // What every command understands is told once, at the top.
         shown = shown.mut_args(|arg| {
             let everywhere = arg.get_help_heading() == Some("Everywhere");
             if everywhere || arg.get_id() == "help" { arg.hide(true) } else { arg }
         });
     }
-    let help = shown.render_long_help().to_string();
+    let help = if top { shown.render_long_help() } else { shown.render_help() }.to_string();
     let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
     *page += &format!("\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
     for below in command.get_subcommands_mut().filter(|each| each.get_name() != "help") {

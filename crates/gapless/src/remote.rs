@@ -93,13 +93,15 @@ fn unreachable(address: &Address, error: &io::Error) -> Failure {
         Failure::new(Exit::NoConnection, format!("cannot connect to {address}: {why}"))
     };
     if comes_up(error) {
-        let start = if address.to_string() == SERVER_DEFAULT {
-            "start one with: gapless serve\n"
-        } else {
-            ""
+        let start = match address {
+            Address::Tcp(address) if address != SERVER_DEFAULT => {
+                format!("gapless serve --listen {address}")
+            }
+            _ => "gapless serve".to_owned(),
         };
-        let hint = format!("{start}or name another with --server host:port or GAPLESS_SERVER");
-        return failure("no server is running there").hint(hint.trim_start_matches("or "));
+        return failure("no server is running there").hint(format!(
+            "start one with: {start}\nor name another with --server host:port or GAPLESS_SERVER"
+        ));
     }
     failure(&error.to_string()).hint("check the address: --server host:port or unix:/path")
 }
@@ -120,7 +122,10 @@ pub(crate) async fn asked(client: &Client, error: AskError, topic: Option<&Topic
 /// What a failed publish means for the user.
 pub(crate) async fn published(client: &Client, error: PublishError, topic: &TopicName) -> Failure {
     match error {
-        PublishError::Rejected(RejectReason::UnknownTopic) => {
+        // Without a topic a publish reaches those who follow at the moment, and nobody does.
+        PublishError::Rejected(RejectReason::UnknownTopic | RejectReason::NoSubscribers)
+            if !exists(client, topic).await =>
+        {
             let hint = format!("make it with: gapless topic create {topic}, or add --create");
             no_topic(client, topic).await.hint(hint)
         }

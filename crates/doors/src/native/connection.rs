@@ -18,7 +18,7 @@ use bytes::BytesMut;
 use gapless_broker::{Atomic, Broker, Publishing, Subscription, Token};
 use gapless_core::{PublishAck, RejectReason};
 use gapless_protocol::{
-    Bye, CellValue, Commit, Decoder, Drain, DrainReason, ErrorCode, Features, Frame, FrameLimit,
+    Bye, CellValue, Commit, Decoder, Drain, DrainReason, Ended, ErrorCode, Features, Frame, FrameLimit,
     Hello, Ids, Kind, Limits, PartAck, Pong, Publish, PublishAck as AckVerb, Rejection, StartFrom,
     Subscribe, Subscribed, Unsubscribed, VERSION, Verb, VerbError, Welcome,
 };
@@ -38,6 +38,11 @@ const READ_BYTES: usize = 64 * 1024;
 const FRAMES_PER_TURN: usize = 1024;
 /// Questions that may wait for a blocking answer at the same time.
 const ASKED_MAX: usize = 64;
+/// How long the last words may take to get out when the time to finish is over.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long what still comes is read and dropped after the end: a socket that is closed with
+/// unread bytes takes back what was sent last, and with it the reason of the end.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// A connection and all it owes.
 pub(crate) struct Connection {
@@ -61,6 +66,7 @@ pub(crate) struct Connection {
     ready: Arc<Ready>,
     next_follow: u64,
     timer: Pin<Box<Sleep>>,
+    hello_by: Instant,
     last_heard: Instant,
     last_written: Instant,
 }
@@ -71,6 +77,8 @@ enum Stage {
     New,
     /// Hello and welcome are done.
     Open,
+    /// The client was asked to finish; it is read and answered until it says bye.
+    Draining,
     /// It ends when everything owed is out.
     Ending,
 }
@@ -95,6 +103,7 @@ enum Answer {
 
 struct Asked {
     ids: Ids,
+    subscribes: bool,
     answer: tokio::task::JoinHandle<Answer>,
 }
 
@@ -140,11 +149,12 @@ impl Connection {
             ready: Arc::default(),
             next_follow: 1,
             timer: Box::pin(tokio::time::sleep_until(hello_by)),
+            hello_by,
             last_heard: now,
             last_written: now,
         };
         if too_many {
-            connection.end_with(ErrorCode::TooManyConnections, "too many connections");
+            connection.end_with(ErrorCode::TooManyConnections, "too many connections", Ids::NONE);
         }
         connection
     }
@@ -161,14 +171,40 @@ impl Connection {
             None => {
                 self.drain();
                 let rest = poll_fn(|context| self.poll(context));
-                tokio::time::timeout(shared.options.drain, rest).await.unwrap_or(End::Done)
+                match tokio::time::timeout(shared.options.drain, rest).await {
+                    Ok(ended) => ended,
+                    Err(_) => {
+                        self.stop();
+                        let rest = poll_fn(|context| self.poll(context));
+                        tokio::time::timeout(LAST_WORDS, rest).await.unwrap_or(End::Done)
+                    }
+                }
             }
         };
-        if let End::Io(error) = &ended {
-            tracing::debug!(session = self.session.number, %error, "a connection broke");
-        }
-        let _ = poll_fn(|context| self.stream.poll_shutdown(context)).await;
+        self.follows.clear();
         self.settle_in_flight(self.in_flight_bytes);
+        match ended {
+            End::Io(error) => {
+                tracing::debug!(session = self.session.number, %error, "a connection broke");
+            }
+            End::Done => {
+                let _ = poll_fn(|context| self.stream.poll_shutdown(context)).await;
+                let _ = tokio::time::timeout(LINGER, self.linger()).await;
+            }
+        }
+    }
+
+    /// Reads and drops what still comes, until the other side closes too.
+    async fn linger(&mut self) {
+        let mut dropped = BytesMut::new();
+        loop {
+            dropped.clear();
+            let read =
+                poll_fn(|context| self.stream.poll_read(context, &mut dropped, READ_BYTES)).await;
+            if !read.is_ok_and(|bytes| bytes > 0) {
+                return;
+            }
+        }
     }
 
     /// Does what can be done; ready when the connection has ended.
@@ -189,6 +225,8 @@ impl Connection {
                 return Err(End::Done);
             }
             did |= self.read(context)?;
+            // Writing may have made room for those who wait for it.
+            did |= !self.hungry.is_empty() && !self.output_is_full();
             if !did {
                 return self.watch_time(context);
             }
@@ -199,7 +237,13 @@ impl Connection {
     }
 
     fn owes_nothing(&self) -> bool {
-        self.output.bytes() == 0 && self.publishes.is_empty() && self.asked.is_empty()
+        let answered =
+            self.publishes.is_empty() && self.asked.is_empty() && self.stalled.is_none();
+        answered && self.output.bytes() == 0
+    }
+
+    fn output_is_full(&self) -> bool {
+        self.output.bytes() >= self.shared.options.output_bytes_max
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> Result<(), End> {
@@ -237,14 +281,20 @@ impl Connection {
             }
             Ok(None) => {}
             Err(bad) => {
-                self.end_with(bad.code(), bad);
+                self.end_with(bad.code(), bad, Ids::NONE);
                 return Ok(true);
             }
         }
         let missing = Decoder::new(self.limit).missing(&self.input).unwrap_or(READ_BYTES);
-        match self.stream.poll_read(context, &mut self.input, missing.max(READ_BYTES)) {
+        // No more room than has come already: a length is a promise.
+        let room = missing.min(self.input.len()).max(READ_BYTES);
+        match self.stream.poll_read(context, &mut self.input, room) {
             Poll::Pending => Ok(false),
-            Poll::Ready(Ok(0)) => Err(End::Done),
+            Poll::Ready(Ok(0)) => {
+                // It sends no more, but may still read the answers to what it sent.
+                self.finish();
+                Ok(true)
+            }
             Poll::Ready(Ok(_)) => {
                 self.last_heard = Instant::now();
                 Ok(true)
@@ -261,7 +311,7 @@ impl Connection {
         own >= options.in_flight_bytes_max
             || (own > 0 && total >= options.in_flight_total_bytes_max)
             || self.asked.len() >= ASKED_MAX
-            || self.output.bytes() >= options.output_bytes_max
+            || self.output_is_full()
     }
 
     /// Ends the connection when it was silent, or took nothing, for too long.
@@ -272,8 +322,11 @@ impl Connection {
         let (deadline, code) = if stuck {
             (self.last_written + options.write_timeout, ErrorCode::WriteTimeout)
         } else if self.stage == Stage::New {
-            (self.last_heard + options.hello_timeout, ErrorCode::IdleTimeout)
-        } else if options.idle_timeout > Duration::ZERO && self.stage == Stage::Open {
+            (self.hello_by, ErrorCode::IdleTimeout)
+        } else if options.idle_timeout > Duration::ZERO
+            && self.stage == Stage::Open
+            && self.stalled.is_none()
+        {
             (self.last_heard + options.idle_timeout, ErrorCode::IdleTimeout)
         } else {
             return Ok(());
@@ -282,7 +335,7 @@ impl Connection {
             if stuck {
                 return Err(End::Io(io::ErrorKind::TimedOut.into()));
             }
-            self.end_with(code, "nothing was heard for too long");
+            self.end_with(code, "nothing was heard for too long", Ids::NONE);
             context.waker().wake_by_ref();
             return Ok(());
         }
@@ -302,8 +355,13 @@ impl Connection {
     }
 
     /// Says why, and ends the connection once that is out.
-    fn end_with(&mut self, code: ErrorCode, why: impl std::fmt::Display) {
-        self.refuse(code, &why, Ids::NONE);
+    fn end_with(&mut self, code: ErrorCode, why: impl std::fmt::Display, ids: Ids) {
+        self.refuse(code, &why, ids);
+        self.finish();
+    }
+
+    /// Reads no more, and ends when everything owed is out.
+    fn finish(&mut self) {
         self.stage = Stage::Ending;
         self.follows.clear();
         self.input = BytesMut::new();
@@ -312,11 +370,25 @@ impl Connection {
     /// Asks the client to finish; what it has sent is still answered.
     fn drain(&mut self) {
         let grace_ms = u32::try_from(self.shared.options.drain.as_millis()).unwrap_or(u32::MAX);
-        if self.stage == Stage::Open {
-            self.put(Drain { reason: DrainReason::SHUTDOWN, grace_ms }, Ids::NONE);
+        match self.stage {
+            Stage::New => {
+                self.end_with(ErrorCode::ShuttingDown, "the server is shutting down", Ids::NONE);
+            }
+            Stage::Open => {
+                self.put(Drain { reason: DrainReason::SHUTDOWN, grace_ms }, Ids::NONE);
+                self.stage = Stage::Draining;
+            }
+            Stage::Draining | Stage::Ending => {}
         }
-        self.stage = Stage::Ending;
-        self.follows.clear();
+    }
+
+    /// The time to finish is over: ends the subscriptions, then the connection.
+    fn stop(&mut self) {
+        for (subscription, followed) in std::mem::take(&mut self.follows) {
+            let why = error(ErrorCode::ShuttingDown, &"the server is shutting down");
+            self.put(Ended { subscription, token: followed.token(), error: why }, Ids::NONE);
+        }
+        self.finish();
     }
 
     fn handle(&mut self, frame: Frame) {
@@ -327,8 +399,10 @@ impl Connection {
         };
         match (self.stage, verb) {
             (Stage::New, Verb::Hello(hello)) => self.welcome(&hello, ids),
-            (Stage::New, _) => self.end_with(ErrorCode::NotHello, "say hello first"),
-            (_, Verb::Hello(_)) => self.end_with(ErrorCode::HelloAgain, "hello was said already"),
+            (Stage::New, _) => self.end_with(ErrorCode::NotHello, "say hello first", ids),
+            (_, Verb::Hello(_)) => {
+                self.end_with(ErrorCode::HelloAgain, "hello was said already", ids);
+            }
             (_, Verb::Publish(publish)) => self.publish(frame, publish, ids),
             (_, Verb::Commit(commit)) => self.commit(frame, commit, ids),
             (_, Verb::Subscribe(subscribe)) => self.subscribe(subscribe, ids),
@@ -356,8 +430,7 @@ impl Connection {
             (_, Verb::Pong(_)) => {}
             (_, Verb::Bye(_)) => {
                 self.put(Bye, ids);
-                self.stage = Stage::Ending;
-                self.follows.clear();
+                self.finish();
             }
             (_, Verb::Clients(asked)) => {
                 let list = client_list(&self.shared, asked.after, asked.limit);
@@ -380,7 +453,7 @@ impl Connection {
         if self.stage == Stage::New {
             let is_hello = frame.kind == Kind::Hello.number();
             let code = if is_hello { bad.code() } else { ErrorCode::NotHello };
-            return self.end_with(code, bad);
+            return self.end_with(code, bad, ids);
         }
         let publishes = [Kind::Publish.number(), Kind::Commit.number()].contains(&frame.kind);
         match bad.reject_reason() {
@@ -395,7 +468,7 @@ impl Connection {
     fn welcome(&mut self, hello: &Hello, ids: Ids) {
         let Some(version) = hello.common_version() else {
             let why = format!("this server speaks version {VERSION}");
-            return self.end_with(ErrorCode::VersionMismatch, why);
+            return self.end_with(ErrorCode::VersionMismatch, why, ids);
         };
         let options = &self.shared.options;
         let mut name = self.session.name.lock().unwrap_or_else(PoisonError::into_inner);
@@ -423,7 +496,7 @@ impl Connection {
 
     fn publish(&mut self, frame: Frame, publish: Publish, ids: Ids) {
         let broker = &self.shared.broker;
-        let count = publish.records.count;
+        let (count, waits) = (publish.records.count, publish.not_before.is_none());
         let publishing = match publish.not_before {
             None => broker.publish_records(&publish.topic, publish.records, &publish.options),
             Some(at) => match delayed(&publish, at) {
@@ -435,10 +508,11 @@ impl Connection {
                 }
             },
         };
-        self.owe(frame, publishing, vec![count], ids);
+        self.owe((frame, waits), publishing, vec![count], ids);
     }
 
     fn commit(&mut self, frame: Frame, commit: Commit, ids: Ids) {
+        let waits = commit.cells.is_empty();
         let mut atomic = Atomic::new();
         let mut counts: Vec<u32> = commit.parts.iter().map(|part| part.records.count).collect();
         for part in commit.parts {
@@ -454,13 +528,20 @@ impl Connection {
             counts.push(0);
         }
         let publishing = self.shared.broker.commit(atomic, &commit.options);
-        self.owe(frame, publishing, counts, ids);
+        self.owe((frame, waits), publishing, counts, ids);
     }
 
     /// Remembers to send an ack. If the journal has no room at the moment, the frame waits,
-    /// and with it everything behind it: so order holds and nothing is refused.
-    fn owe(&mut self, frame: Frame, publishing: Publishing, counts: Vec<u32>, ids: Ids) {
-        if publishing.rejected_with() == Some(RejectReason::QueueFull) {
+    /// and with it everything behind it: so order holds and nothing is refused. Delayed
+    /// messages and cells have limits of their own that waiting does not lift: these do not.
+    fn owe(
+        &mut self,
+        (frame, waits): (Frame, bool),
+        publishing: Publishing,
+        counts: Vec<u32>,
+        ids: Ids,
+    ) {
+        if waits && publishing.rejected_with() == Some(RejectReason::QueueFull) {
             let broker: Broker = self.shared.broker.clone();
             let room = Box::pin(async move { broker.room().await });
             self.stalled = Some(Stalled { frame, room });
@@ -499,7 +580,10 @@ impl Connection {
 
     fn subscribe(&mut self, asked: Subscribe, ids: Ids) {
         let options = &self.shared.options;
-        let waiting = self.asked.len();
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        let waiting = self.asked.iter().filter(|asked| asked.subscribes).count();
         if self.follows.len() + waiting >= options.subscriptions_max as usize {
             return self.refuse(ErrorCode::TooManySubscriptions, &"too many subscriptions", ids);
         }
@@ -525,14 +609,14 @@ impl Connection {
                 Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
             }
         });
-        self.asked.push_back(Asked { ids, answer });
+        self.asked.push_back(Asked { ids, subscribes: true, answer });
     }
 
     /// Has a question answered where blocking does no harm.
     fn ask(&mut self, verb: Verb, ids: Ids) {
         let shared = Arc::clone(&self.shared);
         let answer = tokio::task::spawn_blocking(move || Answer::Verb(answer(&shared, verb)));
-        self.asked.push_back(Asked { ids, answer });
+        self.asked.push_back(Asked { ids, subscribes: false, answer });
     }
 
     fn answer_asked(&mut self, context: &mut Context<'_>) -> bool {

@@ -1,20 +1,32 @@
 //! Questions about topics, messages, clients and the server, and their answers.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, PoisonError};
 
 use gapless_broker::{Delivered, SubscriberInfo, SubscriberState, block_on};
 use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp};
 use gapless_protocol::{
-    Cancelled, ClientInfo, ClientList, ClientState, Done, ErrorCode, FollowInfo, Found, NotFound,
-    Place, Publish, StatsText, TopicInfos, Verb,
+    Cancelled, ClientInfo, ClientList, ClientState, Done, ErrorCode, FollowInfo, Found, FrameLimit,
+    NotFound, Place, Publish, StatsText, TopicInfos, Verb,
 };
+
+use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
+use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
 use crate::native::answers::{error, or_error, topic_info, trouble};
 use crate::native::server::{Session, Shared};
 
 /// Topics or clients in one answer, at most.
 const LIST_MAX: usize = 1000;
+/// Bytes of a page before its items, at most.
+const PAGE_FIELDS_BYTES: usize = 16;
+/// Bytes of a topic without its name, at most: numbers, settings and lengths.
+const TOPIC_BYTES: usize = 160;
+/// Bytes of a client without names and subscriptions, at most.
+const CLIENT_BYTES: usize = 32;
+/// Bytes of a subscription without its pattern, at most.
+const FOLLOW_BYTES: usize = 32;
 
 /// A delayed message; `None` when there is not exactly one.
 pub(crate) fn delayed(publish: &Publish, at: Timestamp) -> Option<Message> {
@@ -55,6 +67,9 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
             if let Some(after) = &asked.after {
                 topics.retain(|info| info.name > *after);
             }
+            let room = page_bytes(shared);
+            let fitting = fits(&topics, room, |info| TOPIC_BYTES + info.name.as_str().len());
+            let limit = limit.min(fitting);
             let more = topics.len() > limit;
             topics.truncate(limit);
             TopicInfos { topics: topics.into_iter().map(topic_info).collect(), more }.into()
@@ -120,17 +135,42 @@ fn stats(shared: &Shared) -> serde_json::Value {
 pub(crate) fn client_list(shared: &Shared, after: u64, limit: u32) -> ClientList {
     let limit = (limit as usize).clamp(1, LIST_MAX);
     let sessions: Vec<Arc<Session>> =
-        shared.sessions().range(after + 1..).map(|(_, session)| Arc::clone(session)).collect();
-    let more = sessions.len() > limit;
+        shared.sessions().range((Excluded(after), Unbounded)).map(|(_, session)| Arc::clone(session)).collect();
     let known: BTreeMap<u64, SubscriberInfo> =
         shared.broker.subscribers().into_iter().map(|info| (info.id, info)).collect();
-    let clients = sessions.iter().take(limit).map(|session| client_info(session, &known));
-    ClientList { clients: clients.collect(), more }
+    let room = page_bytes(shared);
+    let clients = sessions.iter().take(limit).map(|session| client_info(session, &known, room));
+    let mut clients: Vec<ClientInfo> = clients.collect();
+    clients.truncate(fits(&clients, room, client_bytes));
+    let more = sessions.len() > clients.len();
+    ClientList { clients, more }
+}
+
+/// Bytes of the items of one page, so that it fits into a frame.
+fn page_bytes(shared: &Shared) -> usize {
+    FrameLimit::at_most(shared.options.frame_bytes_max).payload_bytes("") - PAGE_FIELDS_BYTES
+}
+
+/// How many of the items fit into a page; at least one.
+fn fits<T>(items: &[T], room: usize, bytes_of: impl Fn(&T) -> usize) -> usize {
+    let mut left = room;
+    let fit = |item: &&T| left.checked_sub(bytes_of(item)).map(|rest| left = rest).is_some();
+    items.iter().take_while(fit).count().max(1)
+}
+
+fn client_bytes(client: &ClientInfo) -> usize {
+    let follows = client.follows.iter().map(follow_bytes).sum::<usize>();
+    CLIENT_BYTES + client.name.len() + client.address.len() + follows
+}
+
+fn follow_bytes(follow: &FollowInfo) -> usize {
+    FOLLOW_BYTES + follow.pattern.as_str().len()
 }
 
 fn client_info(
     session: &Session,
     known: &BTreeMap<u64, SubscriberInfo>,
+    room: usize,
 ) -> ClientInfo {
     let state = |state: SubscriberState| match state {
         SubscriberState::Connected => ClientState::Connected,
@@ -154,7 +194,10 @@ fn client_info(
             pattern: Pattern::parse(&info.pattern).ok()?,
         })
     };
-    let follows: Vec<FollowInfo> = follows.iter().filter_map(follow).collect();
+    let mut follows: Vec<FollowInfo> =
+        follows.iter().filter_map(follow).take(FOLLOWS_SHOWN_MAX).collect();
+    // One client alone must fit too, with the longest of names.
+    follows.truncate(fits(&follows, room - CLIENT_BYTES - 2 * NAME_TEXT_BYTES_MAX, follow_bytes));
     let recovering = follows.iter().any(|each| each.state == ClientState::Recovering);
     let connected = follows.is_empty();
     let state = match (connected, recovering) {

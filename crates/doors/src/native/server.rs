@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gapless_broker::Broker;
 use gapless_core::Timestamp;
@@ -16,6 +18,9 @@ use tokio::task::JoinSet;
 use crate::native::connection::Connection;
 use crate::native::options::NativeOptions;
 use crate::native::stream::Stream;
+
+/// How long accepting rests after it failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why the door did not open.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +143,8 @@ async fn listen_unix(path: &Path) -> Result<UnixListener, DoorError> {
     let failed =
         |source| DoorError::Listen { address: path.display().to_string(), source };
     match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+        // Anything but a socket is somebody's file and stays.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
             if tokio::net::UnixStream::connect(path).await.is_ok() {
                 return Err(DoorError::InUse(path.to_owned()));
             }
@@ -147,6 +153,10 @@ async fn listen_unix(path: &Path) -> Result<UnixListener, DoorError> {
         }
         other => other.map_err(failed),
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
 enum Listener {
@@ -191,7 +201,7 @@ async fn accept(shared: Arc<Shared>, listener: Listener) {
 /// tried again, but not in a tight loop.
 async fn refused(error: &io::Error) {
     tracing::warn!(%error, "cannot accept a connection");
-    tokio::task::yield_now().await;
+    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 fn serve(
