@@ -1,8 +1,8 @@
 //! The benches that drive a broker, one file each, and what they share.
 //!
 //! Each bench makes its stores in a folder it is given, keeps to its bounds of time and
-//! bytes, and answers with one table. Stores are measured in the process itself: doors and
-//! sockets are other benches' matter.
+//! bytes, and answers with one table. All but `wire` measure a store in the process itself;
+//! `wire` has a server in a process of its own and talks to it over a socket.
 
 pub(crate) mod all;
 pub(crate) mod follow;
@@ -15,6 +15,7 @@ pub(crate) mod pace;
 pub(crate) mod publish;
 pub(crate) mod store;
 pub(crate) mod window;
+pub(crate) mod wire;
 
 /// Bytes of a message, in words.
 pub(crate) fn size_name(bytes: usize) -> String {

@@ -16,7 +16,7 @@ use gapless_core::Durability;
 
 use benches::all::{self, Plan};
 use benches::store::Result;
-use benches::{follow, history, memory, mixed, open, publish};
+use benches::{follow, history, memory, mixed, open, publish, wire};
 
 /// No store of a bench is larger: a slip of the keyboard above it.
 const GIGABYTES_MAX: f64 = 1000.0;
@@ -54,6 +54,8 @@ enum Bench {
     Memory(MemoryArgs),
     /// Live messages while others read history.
     Mixed(MixedArgs),
+    /// Over a socket, with the server in a process of its own, beside a bare relay.
+    Wire(WireArgs),
     /// Every bench.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
@@ -61,6 +63,13 @@ enum Bench {
     MemoryChild {
         #[command(subcommand)]
         child: memory::Child,
+    },
+    /// A server to be measured, until its standard input ends.
+    #[command(hide = true)]
+    WireServer {
+        /// Bare bytes instead of a broker.
+        #[arg(long)]
+        raw: bool,
     },
 }
 
@@ -150,6 +159,28 @@ struct MixedArgs {
 }
 
 #[derive(Args)]
+struct WireArgs {
+    /// Seconds for each case, at most 10.
+    #[arg(long, default_value_t = 1.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// How many stored messages of 128 bytes are caught up with.
+    #[arg(long, default_value_t = wire::MESSAGES)]
+    messages: u64,
+    /// The same, with ten million.
+    #[arg(long, conflicts_with = "messages")]
+    full: bool,
+    /// How many connections are idle.
+    #[arg(long, default_value_t = wire::CONNECTIONS)]
+    connections: u64,
+    /// Only these parts, with commas between [default: all].
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<wire::Part>,
+    /// Let the paced publisher spin between messages instead of resting.
+    #[arg(long)]
+    spin: bool,
+}
+
+#[derive(Args)]
 struct AllArgs {
     /// Small cases only: less than two minutes.
     #[arg(long)]
@@ -175,6 +206,9 @@ fn run(cli: &Cli) -> Result<()> {
         let measured = memory::run_child(folder, child)?;
         writeln!(io::stdout().lock(), "{measured}")?;
         return Ok(());
+    }
+    if let Bench::WireServer { raw } = cli.bench {
+        return wire::run_server(cli.dir.as_deref(), raw);
     }
     let scratch = Scratch::fresh(cli.dir.as_deref())?;
     eprintln!("measuring in {}", scratch.path().display());
@@ -204,11 +238,14 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
             memory::run(dir, &memory::Options { topics, messages })?
         }
         Bench::Mixed(args) => mixed::run(dir, &args.options())?,
+        Bench::Wire(args) => wire::run(dir, &args.options())?,
         Bench::All(args) => {
             let plan = if args.quick { Plan::quick() } else { Plan::full() };
             return all::run(dir, &plan);
         }
-        Bench::MemoryChild { .. } => return Err("a child measures no table".into()),
+        Bench::MemoryChild { .. } | Bench::WireServer { .. } => {
+            return Err("a child measures no table".into());
+        }
     };
     Ok(vec![table])
 }
@@ -251,6 +288,19 @@ impl MixedArgs {
     fn options(&self) -> mixed::Options {
         let (seconds, bytes, spin) = (self.seconds, self.bytes, self.spin);
         mixed::Options { seconds, bytes, spin }
+    }
+}
+
+impl WireArgs {
+    fn options(&self) -> wire::Options {
+        wire::Options {
+            seconds: self.seconds,
+            messages: if self.full { wire::MESSAGES_FULL } else { self.messages.max(1) },
+            connections: self.connections.max(1),
+            only: self.only.clone(),
+            spin: self.spin,
+            ..wire::Options::default()
+        }
     }
 }
 
@@ -299,7 +349,9 @@ mod tests {
 
     #[test]
     fn every_bench_is_understood_by_its_defaults() {
-        for bench in ["disk", "publish", "follow", "history", "open", "memory", "mixed", "all"] {
+        let benches =
+            ["disk", "publish", "follow", "history", "open", "memory", "mixed", "wire", "all"];
+        for bench in benches {
             assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");
         }
     }

@@ -1,4 +1,4 @@
-//! What this process has cost so far, as the system counts it, and what the disk has left.
+//! What a process has cost so far, as the system counts it, and what the disk has left.
 //!
 //! All of it is read from `/proc` (and from `df`): no call of the system is made that the
 //! standard library does not offer.
@@ -19,8 +19,16 @@ const TICK: Duration = Duration::from_millis(10);
 ///
 /// When the system does not tell.
 pub fn cpu_time() -> io::Result<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    parse_cpu_ticks(&stat).map(|ticks| TICK * ticks).ok_or_else(|| malformed("/proc/self/stat"))
+    cpu_time_in("/proc/self/stat")
+}
+
+/// The same of another process.
+///
+/// # Errors
+///
+/// When the system does not tell, or there is no such process.
+pub fn cpu_time_of(process: u32) -> io::Result<Duration> {
+    cpu_time_in(&format!("/proc/{process}/stat"))
 }
 
 /// Bytes of memory that are in use now.
@@ -29,7 +37,16 @@ pub fn cpu_time() -> io::Result<Duration> {
 ///
 /// When the system does not tell.
 pub fn resident_bytes() -> io::Result<u64> {
-    status_bytes("VmRSS:")
+    status_bytes("/proc/self/status", "VmRSS:")
+}
+
+/// The same of another process.
+///
+/// # Errors
+///
+/// When the system does not tell, or there is no such process.
+pub fn resident_bytes_of(process: u32) -> io::Result<u64> {
+    status_bytes(&format!("/proc/{process}/status"), "VmRSS:")
 }
 
 /// The most bytes of memory that were ever in use.
@@ -38,7 +55,28 @@ pub fn resident_bytes() -> io::Result<u64> {
 ///
 /// When the system does not tell.
 pub fn resident_bytes_max() -> io::Result<u64> {
-    status_bytes("VmHWM:")
+    status_bytes("/proc/self/status", "VmHWM:")
+}
+
+/// How many files, sockets included, this process may have open.
+///
+/// # Errors
+///
+/// When the system does not tell.
+pub fn open_files_max() -> io::Result<u64> {
+    let limits = fs::read_to_string("/proc/self/limits")?;
+    parse_open_files(&limits).ok_or_else(|| malformed("/proc/self/limits"))
+}
+
+/// How many processes want a CPU, as a mean of the last minute.
+///
+/// # Errors
+///
+/// When the system does not tell.
+pub fn load_average() -> io::Result<f64> {
+    let text = fs::read_to_string("/proc/loadavg")?;
+    let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
+    first.ok_or_else(|| malformed("/proc/loadavg"))
 }
 
 /// Bytes that are free on the disk which holds `dir`.
@@ -53,9 +91,23 @@ pub fn disk_bytes_free(dir: &Path) -> io::Result<u64> {
     number.ok_or_else(|| malformed("df"))
 }
 
-fn status_bytes(field: &str) -> io::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    parse_status_bytes(&status, field).ok_or_else(|| malformed("/proc/self/status"))
+fn cpu_time_in(path: &str) -> io::Result<Duration> {
+    let stat = fs::read_to_string(path)?;
+    parse_cpu_ticks(&stat).map(|ticks| TICK * ticks).ok_or_else(|| malformed(path))
+}
+
+fn status_bytes(path: &str, field: &str) -> io::Result<u64> {
+    let status = fs::read_to_string(path)?;
+    parse_status_bytes(&status, field).ok_or_else(|| malformed(path))
+}
+
+/// The lower of the two limits, which is the one that holds.
+fn parse_open_files(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_ascii_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
 }
 
 /// The 14th and 15th fields together. The second may hold blanks, but ends the last bracket.
@@ -93,6 +145,23 @@ mod tests {
         let status = "Name:\tx\nVmHWM:\t  20 kB\nVmRSS:\t    12 kB\n";
         assert_eq!(parse_status_bytes(status, "VmRSS:"), Some(12 * 1024));
         assert_eq!(parse_status_bytes(status, "VmSwap:"), None);
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_the_lower_one() {
+        let limits = "Limit      Soft  Hard  Units\nMax open files  1024  4096  files\n";
+        assert_eq!(parse_open_files(limits), Some(1024));
+        assert_eq!(parse_open_files("Max open files unlimited unlimited files"), Some(u64::MAX));
+        assert_eq!(parse_open_files(""), None);
+    }
+
+    #[test]
+    fn another_process_is_looked_at_by_its_id() {
+        let own = std::process::id();
+        assert!(cpu_time_of(own).is_ok());
+        assert!(resident_bytes_of(own).unwrap() > 0);
+        assert!(load_average().unwrap() >= 0.0);
+        assert!(open_files_max().unwrap() > 0);
     }
 
     #[test]

@@ -43,6 +43,7 @@ impl World {
                     self.next_topic += 1;
                     self.commit(Change::Create { key, name, settings }, Durability::Flushed);
                 }
+                self.observe()?;
                 self.excuse(&error)
             }
         }

@@ -87,7 +87,8 @@ fn last_of_key(topic: &TopicModel, key: &[u8], floor: u64, now: Timestamp) -> Ve
         let seq = at as u64 + 1;
         found.push(seq);
         let removed = message.is_tombstone() && topic.may_be_absent(seq, now);
-        match (message.is_expired(now), seq < floor || removed) {
+        let by_count = topic.settings.retention.count.is_some_and(|count| seq + count < topic.next());
+        match (message.is_expired(now), seq < floor || removed || by_count) {
             (true, _) => {}
             (false, true) => break,
             (false, false) => return found,

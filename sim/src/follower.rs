@@ -9,12 +9,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use gapless_broker::{Delivery, FollowError, GapNotice, Messages, Subscription};
-use gapless_core::{GapReason, Pattern, Timestamp};
+use gapless_broker::{Delivered, Delivery, FollowError, GapNotice, Messages, Subscription};
+use gapless_core::{GapReason, Pattern, Timestamp, TopicName};
 use gapless_journal::ReadError;
 
 use crate::model::TopicKey;
 use crate::world::{Checked, Flag, World, broken, ensure};
+
+/// The first seq of each topic that may be read.
+pub type Floors = BTreeMap<TopicKey, u64>;
 
 /// Where a follower stands: the next seq of each topic; one where nothing is noted.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +64,7 @@ pub struct Follower {
     pub last_position: u64,
     /// It had nothing left to hand out then, so nothing it hands out was gone by then.
     pub idle_time: Timestamp,
-    pub idle_floors: BTreeMap<TopicKey, u64>,
+    pub idle_floors: Floors,
     /// What it is handed next may have been read before.
     pub in_hand: bool,
     pub waiting: bool,
@@ -85,6 +88,8 @@ impl World {
         let waker = Waker::from(Arc::clone(&follower.flag));
         let woken = follower.flag.take();
         let waited = std::mem::replace(&mut follower.waiting, false);
+        // A look may itself let more be seen, and then a floor rises behind it.
+        let floors = self.floors.clone();
         let polled = follower.subscription.poll_next(&mut Context::from_waker(&waker));
         let number = follower.number;
         self.observe()?;
@@ -123,7 +128,7 @@ impl World {
                 ensure(woken || !waited, || {
                     format!("follower {number} waited for what came and was not woken")
                 })?;
-                self.check_messages(follower, messages)?;
+                self.check_messages(follower, messages, &floors)?;
                 follower.in_hand = false;
             }
             Delivery::Gap(gap) => self.check_gap(follower, gap)?,
@@ -167,21 +172,39 @@ impl World {
 
     /// The topic a delivery is about: usually the one of that name; one that was deleted
     /// may still be on its way.
-    fn topic_of(&self, follower: &Follower, name: &gapless_core::TopicName, from: u64) -> Option<TopicKey> {
+    fn topic_of(
+        &self,
+        follower: &Follower,
+        name: &TopicName,
+        from: u64,
+        first: Option<&Delivered>,
+    ) -> Option<TopicKey> {
         if follower.topic.is_some() {
             return follower.topic;
         }
         let named = self.now.topics.iter().rev().filter(|(_, topic)| topic.name == *name);
         let keys: Vec<TopicKey> = named.map(|(key, _)| *key).collect();
-        let fits = keys.iter().find(|key| follower.place.next(**key) == from);
+        let fits = keys.iter().find(|key| {
+            let is_here = |found: &Delivered| {
+                let known = self.now.topics[key].at(found.seq.0);
+                known.is_some_and(|known| known.message == found.message)
+            };
+            follower.place.next(**key) == from && first.is_none_or(is_here)
+        });
         fits.or(keys.first()).copied()
     }
 
-    fn check_messages(&mut self, follower: &mut Follower, messages: &Messages) -> Checked {
+    fn check_messages(
+        &mut self,
+        follower: &mut Follower,
+        messages: &Messages,
+        floors: &Floors,
+    ) -> Checked {
         let (number, now) = (follower.number, self.time());
         let (from, to) = (messages.from().0, messages.to().0);
         let name = messages.topic().clone();
-        let Some(key) = self.topic_of(follower, &name, from) else {
+        let first = messages.iter().next();
+        let Some(key) = self.topic_of(follower, &name, from, first.as_ref()) else {
             return broken(format!("follower {number} got messages of unknown topic {name}"));
         };
         let next = follower.place.next(key);
@@ -217,7 +240,7 @@ impl World {
             self.check_message(&accepted, &found).map_err(|error| {
                 crate::world::Violation(format!("{}: seq {seq}: {error}", story()))
             })?;
-            self.check_may_come(follower, key, seq)?;
+            self.check_may_come(follower, key, seq, floors)?;
             if follower.topic.is_none() {
                 ensure(found.position.0 > follower.last_position, || {
                     format!("{}: position {} after {}", story(), found.position, follower.last_position)
@@ -241,7 +264,7 @@ impl World {
     pub fn check_message(
         &mut self,
         accepted: &std::rc::Rc<crate::model::Accepted>,
-        found: &gapless_broker::Delivered,
+        found: &Delivered,
     ) -> Checked {
         ensure(found.message == accepted.message && found.time == accepted.time, || {
             format!("{:?} at {} instead of {accepted:?}", found.message, found.time)
@@ -253,7 +276,13 @@ impl World {
     }
 
     /// Nothing is handed out that is gone.
-    fn check_may_come(&self, follower: &Follower, key: TopicKey, seq: u64) -> Checked {
+    fn check_may_come(
+        &self,
+        follower: &Follower,
+        key: TopicKey,
+        seq: u64,
+        floors: &Floors,
+    ) -> Checked {
         let topic = &self.now.topics[&key];
         let Some(message) = topic.at(seq) else { return Ok(()) };
         let story = |what: &str| {
@@ -261,11 +290,9 @@ impl World {
         };
         // A follower of many may have it in hand since before it was gone.
         let at_once = follower.topic.is_some() && !follower.in_hand;
-        let (floor, now) = if at_once {
-            (self.floor(key), self.time())
-        } else {
-            (follower.idle_floors.get(&key).copied().unwrap_or(1), follower.idle_time)
-        };
+        let (floors, now) =
+            if at_once { (floors, self.time()) } else { (&follower.idle_floors, follower.idle_time) };
+        let floor = floors.get(&key).copied().unwrap_or(1);
         ensure(seq >= floor, || story("below the floor came"))?;
         ensure(!message.is_expired(now), || story("expired came"))?;
         // A floor that cannot be written down cannot rise.
@@ -295,7 +322,7 @@ impl World {
         let (Some(name), Some(to)) = (&gap.topic, gap.to) else { return wrong("of what?") };
         let from = gap.from.map(|seq| seq.0);
         let next = from.unwrap_or_else(|| self.now.names.get(name).map_or(1, |key| follower.place.next(*key)));
-        let Some(key) = self.topic_of(follower, name, next) else { return wrong("unknown topic") };
+        let Some(key) = self.topic_of(follower, name, next, None) else { return wrong("unknown topic") };
         let next = follower.place.next(key);
         let begins_well = match (from, follower.begin) {
             (Some(from), Begin::Exact) => from == next,
@@ -325,7 +352,9 @@ impl World {
             }
         }
         follower.place.next.insert(key, next.max(to.0 + 1));
-        follower.begin = Begin::Exact;
+        if to.0 + 1 >= next {
+            follower.begin = Begin::Exact;
+        }
         Ok(())
     }
 }

@@ -78,6 +78,7 @@ impl World {
         for _ in 0..steps {
             self.step += 1;
             let action = self.plan.next(&mut self.random);
+            self.note(format_args!("{action:?}"));
             self.act(action)?;
             self.settle_trouble()?;
             self.trace_numbers();

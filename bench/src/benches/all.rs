@@ -8,7 +8,7 @@ use gapless_bench::table::Table;
 use serde_json::{Value, json};
 
 use super::store::Result;
-use super::{follow, history, memory, mixed, open, publish};
+use super::{follow, history, memory, mixed, open, publish, wire};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) memory: memory::Options,
     /// See [`mixed::Options`].
     pub(crate) mixed: mixed::Options,
+    /// See [`wire::Options`].
+    pub(crate) wire: wire::Options,
 }
 
 impl Plan {
@@ -57,6 +59,7 @@ impl Plan {
             open_bytes: 2_000_000_000,
             memory: memory::Options { topics: 1_000_000, messages: 10_000_000 },
             mixed: mixed::Options { seconds: 10.0, bytes: 512 * MIB, spin: false },
+            wire: wire::Options::default(),
         }
     }
 
@@ -81,6 +84,7 @@ impl Plan {
             open_bytes: 500_000_000,
             memory: memory::Options { topics: 100_000, messages: 4_000_000 },
             mixed: mixed::Options { seconds: 3.0, bytes: 128 * MIB, ..full.mixed },
+            wire: wire::Options::quick(),
         }
     }
 }
@@ -102,6 +106,7 @@ pub(crate) fn run(dir: &Path, plan: &Plan) -> Result<Vec<Table>> {
     done("open", open::run(dir, plan.open_bytes)?);
     done("memory", memory::run(dir, &plan.memory)?);
     done("mixed", mixed::run(dir, &plan.mixed)?);
+    done("wire", wire::run(dir, &plan.wire)?);
     Ok(tables)
 }
 

@@ -40,6 +40,18 @@ impl Pace {
     /// Publishes them. `epoch` is the moment from which times are counted.
     pub(crate) fn publish(&self, broker: &Broker, topic: &TopicName, epoch: Instant) -> Result<()> {
         let options = PublishOptions::default();
+        self.each(epoch, |body| {
+            let message = Message::new(body);
+            publish_and_wait(broker, |broker| broker.publish(topic, &message, &options))
+        })
+    }
+
+    /// Hands out each body when it is due. `epoch` is the moment from which times are counted.
+    pub(crate) fn each(
+        &self,
+        epoch: Instant,
+        mut send: impl FnMut(Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
         let interval = Duration::from_secs_f64(1.0 / self.per_second);
         let mut due = Instant::now() + interval;
         for _ in 0..self.messages() {
@@ -49,8 +61,7 @@ impl Pace {
             while Instant::now() < due {
                 std::hint::spin_loop();
             }
-            let message = Message::new(stamped(due - epoch, self.bytes));
-            publish_and_wait(broker, |broker| broker.publish(topic, &message, &options))?;
+            send(stamped(due - epoch, self.bytes))?;
             due += interval;
         }
         Ok(())

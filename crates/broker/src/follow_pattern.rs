@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gapless_core::{
@@ -91,7 +91,7 @@ impl PatternFollower {
     pub(crate) fn leave(&self, inner: &Inner, shared: &Shared) {
         inner.router.remove(&self.pattern, shared.id);
         // The journal may hold its waker, and with it a whole task, until the next frame.
-        inner.journal.tail(Position(u64::MAX), 0, (shared.id, Waker::noop()));
+        inner.journal.forget_reader(shared.id);
     }
 
     pub(crate) fn handed_out(&self) -> Position {

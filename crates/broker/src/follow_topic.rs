@@ -218,12 +218,14 @@ impl TopicFollower {
             }
             return Err(ReadError::Missing { topic: self.cell.id, seq: from }.into());
         }
+        if from <= self.newest_only_to {
+            // Before the place moves: if this fails, the same step is tried again.
+            parts = inner.newest_of_keys(&self.cell, parts, self.newest_only_to)?;
+        }
         let took = Input::Took { from, to };
         self.cursor.step(now, took, &mut Vec::new());
         shared.place.store(to.0, Ordering::Relaxed);
-        if from <= self.newest_only_to {
-            parts = inner.newest_of_keys(&self.cell, parts, self.newest_only_to)?;
-        } else if count == 0 {
+        if from > self.newest_only_to && count == 0 {
             self.tell(Delivery::Gap(GapNotice {
                 topic: Some(self.cell.name.clone()),
                 from: Some(from),

@@ -36,8 +36,6 @@ pub struct Limits {
     pub cells_max: usize,
     /// Most bytes of a cell's value.
     pub cell_bytes_max: usize,
-    /// Most keys kept in memory per topic whose keys are looked up.
-    pub tracked_keys_max: usize,
     /// How often the keeper looks for work, at the latest.
     pub keep_interval: Duration,
 }
@@ -70,7 +68,6 @@ impl Default for Limits {
             delay_max: Duration::from_secs(366 * 24 * 60 * 60),
             cells_max: 1_000_000,
             cell_bytes_max: 64 * 1024,
-            tracked_keys_max: 1_000_000,
             keep_interval: Duration::from_millis(100),
         }
     }

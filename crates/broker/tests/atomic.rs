@@ -8,7 +8,9 @@ use gapless_core::{Expect, Message, PublishOptions, RejectReason, Seq, TopicSett
 use gapless_journal::faulty::CrashKind;
 
 fn two_topics(broker: &Broker) {
-    broker.create_topics(&[name("a"), name("b")], TopicSettings::default()).unwrap();
+    broker
+        .create_topics(&[name("a"), name("b")], TopicSettings::default())
+        .expect("the store is well");
 }
 
 fn lasts(broker: &Broker) -> (u64, u64, Option<Vec<u8>>) {

@@ -22,11 +22,12 @@ fn put(broker: &Broker, key: &str, body: impl Into<String>) -> u64 {
 /// What readers of everything get, by topic and by pattern, all accounted for.
 fn read_both(broker: &Broker) -> [Vec<(u64, String)>; 2] {
     ["t", "*"].map(|of| {
-        let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+        let mut follower =
+            broker.subscribe(&pattern(of), From::Beginning).expect("the store is well");
         let all = drain(&mut follower);
         let mut ledger = Ledger::default();
         all.iter().for_each(|delivery| ledger.note(delivery));
-        let next = broker.describe_topic(&name("t")).unwrap().next;
+        let next = broker.describe_topic(&name("t")).expect("the store is well").next;
         assert_eq!(ledger.next_of("t"), next.0, "{of}");
         seqs(&all).into_iter().zip(bodies(&all)).collect::<Vec<_>>()
     })
@@ -40,7 +41,7 @@ fn read_all(broker: &Broker) -> Vec<(u64, String)> {
 }
 
 fn latest(broker: &Broker, key: &str) -> Option<String> {
-    let found = broker.latest(&name("t"), key.as_bytes()).unwrap();
+    let found = broker.latest(&name("t"), key.as_bytes()).expect("the store is well");
     found.map(|found| body(&found.message))
 }
 
@@ -135,10 +136,11 @@ fn reads_while_compacting(of: &str) {
         world.options.journal.tail_bytes = 0;
         world.options.limits.step_bytes = 700;
         let broker = world.open();
-        broker.create_topic(&name("t"), compacted(1000)).unwrap();
+        broker.create_topic(&name("t"), compacted(1000)).expect("the store is well");
         let mut dice = Dice::new(seed);
         let mut followers = [(); 4].map(|()| {
-            let follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+            let follower =
+                broker.subscribe(&pattern(of), From::Beginning).expect("the store is well");
             (follower, Ledger::default())
         });
         for n in 0..300_u64 {
@@ -150,14 +152,14 @@ fn reads_while_compacting(of: &str) {
             }
             world.advance(dice.roll(20));
             match dice.roll(12) {
-                0 => broker.seal().unwrap(),
-                1 => broker.compact().unwrap(),
+                0 => broker.seal().expect("the store is well"),
+                1 => broker.compact().expect("the store is well"),
                 _ => broker.turn(),
             }
             let (follower, ledger) = &mut followers[dice.roll(4) as usize];
             for _ in 0..dice.roll(4) {
                 let Some(delivery) = now(follower) else { break };
-                ledger.note(&delivery.unwrap());
+                ledger.note(&delivery.expect("the store is well"));
             }
         }
         for (follower, ledger) in &mut followers {

@@ -21,7 +21,11 @@ fn later(body: &str, ms: u64) -> Message {
 }
 
 fn schedule(broker: &Broker, topic: &str, message: &Message) -> Position {
-    match broker.publish(&name(topic), message, &PublishOptions::default()).wait().unwrap() {
+    match broker
+        .publish(&name(topic), message, &PublishOptions::default())
+        .wait()
+        .expect("the store is well")
+    {
         PublishAck::Scheduled { id, due } => {
             assert_eq!(Some(due), message.not_before);
             id
@@ -31,7 +35,8 @@ fn schedule(broker: &Broker, topic: &str, message: &Message) -> Position {
 }
 
 fn all_of(broker: &Broker, topic: &str) -> Vec<String> {
-    let mut follower = broker.subscribe(&pattern(topic), From::Beginning).unwrap();
+    let mut follower =
+        broker.subscribe(&pattern(topic), From::Beginning).expect("the store is well");
     bodies(&drain(&mut follower))
 }
 

@@ -13,7 +13,7 @@ struct Events(Subscription);
 
 impl Events {
     fn of(broker: &Broker, kinds: &str) -> Self {
-        let mut events = broker.subscribe(&pattern(kinds), From::Now).unwrap();
+        let mut events = broker.subscribe(&pattern(kinds), From::Now).expect("the store is well");
         drain(&mut events);
         Self(events)
     }

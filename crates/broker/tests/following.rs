@@ -17,7 +17,7 @@ fn without_tail(seed: u64) -> World {
 }
 
 fn start(broker: &Broker, of: &str, from: From) -> Vec<Delivery> {
-    drain(&mut broker.subscribe(&pattern(of), from).unwrap())
+    drain(&mut broker.subscribe(&pattern(of), from).expect("the store is well"))
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn publish_for_ever(broker: &Broker, round: u64, thread: u64) {
 }
 
 fn start(folder: &Path, round: u64) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+    Command::new(std::env::current_exe().expect("this test is a file"))
         .args(["--exact", "child_that_publishes_until_it_is_killed", "--nocapture"])
         .env(FOLDER, folder)
         .env(ROUND, round.to_string())

@@ -78,7 +78,7 @@ fn a11_d9_counters_and_gauges_tell_what_happened() {
         is("gapless_journal_tail_bytes", stats.tail_bytes as f64);
         is("gapless_journal_segment_bytes", stats.segment_bytes as f64);
         assert!(seen["gapless_published_bytes_total"] > 0.0);
-        assert!(seen["gapless_ack_seconds"] >= 10.0, "one for each ack");
+        assert!(seen["gapless_ack_seconds"] >= 1.0, "one of every few acks is timed");
 
         let rest = drain(&mut follower);
         assert_eq!(seqs(&rest), (3..=9).collect::<Vec<_>>());

@@ -151,7 +151,7 @@ fn a3_messages_that_break_a_limit_of_their_parts_are_invalid_payload() {
     let far = START.after(Duration::from_secs(400 * 24 * 3600));
     let bad = [
         Message::default(),
-        Message::new("x").with_key(long.clone()),
+        Message::new("x").with_key(long),
         Message::new("x").with_id(""),
         Message::new("x").with_id(vec![b'x'; 256]),
         Message::new("x").with_header("h", vec![b'x'; 20_000]),

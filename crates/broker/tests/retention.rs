@@ -28,8 +28,10 @@ fn by_bytes(bytes: u64) -> TopicSettings {
 
 /// Checks that a reader of everything gets `first..=last` and an account of the rest.
 fn check(broker: &Broker, first: u64, last: u64, why: &str) {
-    let by_seq = drain(&mut broker.subscribe(&pattern("t"), From::Seq(Seq(1))).unwrap());
-    let by_position = drain(&mut broker.subscribe(&pattern("*"), From::Beginning).unwrap());
+    let by_seq =
+        drain(&mut broker.subscribe(&pattern("t"), From::Seq(Seq(1))).expect("the store is well"));
+    let by_position =
+        drain(&mut broker.subscribe(&pattern("*"), From::Beginning).expect("the store is well"));
     for all in [by_seq, by_position] {
         let mut ledger = Ledger::default();
         all.iter().for_each(|delivery| ledger.note(delivery));
@@ -38,16 +40,21 @@ fn check(broker: &Broker, first: u64, last: u64, why: &str) {
         assert_eq!(ledger.gaps.is_empty(), first == 1, "{why}: {:?}", ledger.gaps);
         assert!(ledger.gaps.iter().all(|gap| gap.reason == GapReason::Retention), "{why}");
     }
-    let from_start = drain(&mut broker.subscribe(&pattern("t"), From::Beginning).unwrap());
+    let from_start =
+        drain(&mut broker.subscribe(&pattern("t"), From::Beginning).expect("the store is well"));
     assert_eq!(seqs(&from_start), (first..=last).collect::<Vec<_>>(), "{why}");
     assert!(gaps(&from_start).is_empty(), "{why}");
-    let described = broker.describe_topic(&name("t")).unwrap();
+    let described = broker.describe_topic(&name("t")).expect("the store is well");
     assert_eq!((described.first, described.next), (Seq(first), Seq(last + 1)), "{why}");
     if first > 1 {
-        assert_eq!(broker.read(&name("t"), Seq(first - 1)).unwrap(), None, "{why}");
+        assert_eq!(
+            broker.read(&name("t"), Seq(first - 1)).expect("the store is well"),
+            None,
+            "{why}"
+        );
     }
     if first <= last {
-        assert!(broker.read(&name("t"), Seq(first)).unwrap().is_some(), "{why}");
+        assert!(broker.read(&name("t"), Seq(first)).expect("the store is well").is_some(), "{why}");
     }
 }
 
@@ -250,7 +257,7 @@ fn c4_time_that_goes_back_neither_loses_nor_revives_messages() {
     text(&broker, "t", "2");
     check(&broker, 2, 2, "before");
     broker.close().unwrap();
-    let mut options = world.options.clone();
+    let mut options = world.options;
     options.clock = std::sync::Arc::new(gapless_broker::ManualClock::new(Timestamp(10)));
     let broker = Broker::open(options).unwrap();
     assert_eq!(text(&broker, "t", "3").first, Seq(3));

@@ -23,7 +23,7 @@ fn publish_some(broker: &Broker, dice: &mut Dice, nexts: &mut [u64; 4]) {
         let one = |n: u64| Message::new(format!("{n}{}", "x".repeat(100)));
         let batch: Vec<Message> = (0..count).map(|n| one(nexts[at] + n)).collect();
         let ack = broker.publish_batch(&name(TOPICS[at]), &batch, &PublishOptions::default());
-        assert_eq!(accepted(ack.wait().unwrap()).first, Seq(nexts[at]));
+        assert_eq!(accepted(ack.wait().expect("the store is well")).first, Seq(nexts[at]));
         nexts[at] += count;
     }
 }
@@ -36,38 +36,40 @@ fn resumes_everywhere(seed: u64, of: &str, followed: &[usize]) {
     world.options.limits.step_bytes = [1, 300, 4096][dice.roll(3) as usize];
     world.options.journal.tail_bytes = [0, 2000, 16 * 1024][dice.roll(3) as usize];
     let mut broker = world.open();
-    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).unwrap();
+    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).expect("the store is well");
     let mut nexts = [1; 4];
     let mut ledger = Ledger::default();
     let mut token = Token { epoch: broker.epoch(), position: Position(0) };
     for round in 0..60 {
         publish_some(&broker, &mut dice, &mut nexts);
-        let mut follower = broker.subscribe(&pattern(of), From::Token(token)).unwrap();
+        let mut follower =
+            broker.subscribe(&pattern(of), From::Token(token)).expect("the store is well");
         for _ in 0..dice.roll(6) {
             match now(&mut follower) {
-                Some(delivery) => ledger.note(&delivery.unwrap()),
+                Some(delivery) => ledger.note(&delivery.expect("the store is well")),
                 None => break,
             }
         }
         // Also without any step it tells the place where it stands.
-        token = follower.token().to_string().parse().unwrap();
+        token = follower.token().to_string().parse().expect("the store is well");
         drop(follower);
         assert!(ledger.gaps.is_empty(), "seed {seed} round {round}: {:?}", ledger.gaps);
         broker = match dice.roll(8) {
             0 => world.close(broker),
             1 => world.crash(broker, CrashKind::Power),
             2 => {
-                broker.seal().unwrap();
+                broker.seal().expect("the store is well");
                 broker
             }
             3 => {
-                broker.compact().unwrap();
+                broker.compact().expect("the store is well");
                 broker
             }
             _ => broker,
         };
     }
-    let mut follower = broker.subscribe(&pattern(of), From::Token(token)).unwrap();
+    let mut follower =
+        broker.subscribe(&pattern(of), From::Token(token)).expect("the store is well");
     drain(&mut follower).iter().for_each(|delivery| ledger.note(delivery));
     let mut all = 0;
     for &at in followed {

@@ -15,7 +15,7 @@ fn short(body: &str) -> Message {
 
 /// Checks that a follower from the beginning gets `wanted` and an account of `through` seqs.
 fn check(broker: &gapless_broker::Broker, of: &str, wanted: &[u64], through: u64) {
-    let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+    let mut follower = broker.subscribe(&pattern(of), From::Beginning).expect("the store is well");
     let all = drain(&mut follower);
     let mut ledger = Ledger::default();
     all.iter().for_each(|delivery| ledger.note(delivery));

@@ -155,7 +155,12 @@ impl Config {
         self.add_table("", &table, path)
     }
 
-    fn add_table(&mut self, above: &str, table: &toml::Table, path: &Path) -> Result<(), ConfigError> {
+    fn add_table(
+        &mut self,
+        above: &str,
+        table: &toml::Table,
+        path: &Path,
+    ) -> Result<(), ConfigError> {
         for (name, value) in table {
             let key = format!("{above}{name}");
             match value {
@@ -172,7 +177,12 @@ impl Config {
         Ok(())
     }
 
-    pub(crate) fn set(&mut self, key: &str, value: String, from: Source) -> Result<(), ConfigError> {
+    pub(crate) fn set(
+        &mut self,
+        key: &str,
+        value: String,
+        from: Source,
+    ) -> Result<(), ConfigError> {
         let known = find(key, from.clone())?;
         self.values.insert(known.name, (value, from));
         Ok(())
@@ -192,21 +202,13 @@ impl Config {
         &self.values[key].1
     }
 
-    /// The value of a key, read as what it is used for.
-    pub(crate) fn get<T: FromStr>(&self, key: &'static str) -> Result<T, ConfigError>
-    where
-        T::Err: fmt::Display,
-    {
-        let (value, from) = &self.values[key];
-        value.parse().map_err(|error: T::Err| ConfigError::BadValue {
-            key,
-            value: value.clone(),
-            from: from.clone(),
-            why: error.to_string(),
-        })
+    /// The number of a key.
+    pub(crate) fn get<T: FromStr>(&self, key: &'static str) -> Result<T, ConfigError> {
+        let number = self.values[key].0.parse().ok();
+        number.ok_or_else(|| self.bad(key, "use a whole number, without a unit"))
     }
 
-    /// As [`Config::get`], with a word for what is wrong.
+    /// That the value of a key cannot be used, and why.
     pub(crate) fn bad(&self, key: &'static str, why: &str) -> ConfigError {
         let (value, from) = self.values[key].clone();
         ConfigError::BadValue { key, value, from, why: why.to_owned() }
@@ -252,7 +254,11 @@ mod tests {
         file
     }
 
-    fn load(file: Option<&Path>, env: &[(&str, &str)], flags: &[&str]) -> Result<Config, ConfigError> {
+    fn load(
+        file: Option<&Path>,
+        env: &[(&str, &str)],
+        flags: &[&str],
+    ) -> Result<Config, ConfigError> {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         Config::load(file, env, &flags)

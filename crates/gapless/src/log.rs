@@ -6,12 +6,20 @@ use tracing_subscriber::EnvFilter;
 
 use crate::exit::Failure;
 
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 /// Begins to log what the filter lets through.
 pub(crate) fn begin(level: &str, as_json: bool) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(level).map_err(|_| {
+    let wrong = || {
         Failure::words(format!("`{level}` is no log level"))
             .hint("use error, warn, info, debug or trace, or as in info,gapless_doors=debug")
-    })?;
+    };
+    // A filter takes any word for the name of a module; alone it is a slip of the keyboard.
+    let known = |word: &str| word.contains('=') || LEVELS.contains(&word);
+    if !level.split(',').all(known) {
+        return Err(wrong());
+    }
+    let filter = EnvFilter::try_new(level).map_err(|_| wrong())?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // Where somebody has begun to log before, it stays so.
     let _ = if as_json {

@@ -82,9 +82,14 @@ mod tests {
     #[test]
     fn a_bar_tells_share_and_speed() {
         let bar = bytes_bar("checking", 512, 1024, Duration::from_secs(1));
-        assert_eq!(bar, format!(
-            "checking {}{}  50 %  512 B of 1.0 KiB  512 B/s", "█".repeat(12), "░".repeat(12)
-        ));
+        assert_eq!(
+            bar,
+            format!(
+                "checking {}{}  50 %  512 B of 1.0 KiB  512 B/s",
+                "█".repeat(12),
+                "░".repeat(12)
+            )
+        );
         assert!(bytes_bar("x", 0, 0, Duration::ZERO).contains("100 %"));
         assert!(bytes_bar("x", 9, 3, Duration::ZERO).contains('█'));
     }

@@ -89,9 +89,8 @@ async fn attempt(address: &Address) -> io::Result<()> {
 }
 
 fn unreachable(address: &Address, error: &io::Error) -> Failure {
-    let failure = |why: &str| {
-        Failure::new(Exit::NoConnection, format!("cannot connect to {address}: {why}"))
-    };
+    let failure =
+        |why: &str| Failure::new(Exit::NoConnection, format!("cannot connect to {address}: {why}"));
     if comes_up(error) {
         let start = match address {
             Address::Tcp(address) if address != SERVER_DEFAULT => {

@@ -26,15 +26,16 @@ pub(crate) struct Shown<'a> {
 impl Shown<'_> {
     /// `topic seq key body`, for people.
     pub(crate) fn line(&self, paint: Paint) -> String {
-        let key = self.message.key.as_ref().map_or_else(|| paint.dim("-"), |key| {
-            paint.yellow(readable(key))
-        });
+        let key = self
+            .message
+            .key
+            .as_ref()
+            .map_or_else(|| paint.dim("-"), |key| paint.yellow(readable(key)));
         let body = match &self.message.body {
             Some(body) => readable(body),
             None => paint.dim("(removed)"),
         };
-        let mut line =
-            format!("{} {} {key} {body}", paint.cyan(self.topic), paint.dim(self.seq));
+        let mut line = format!("{} {} {key} {body}", paint.cyan(self.topic), paint.dim(self.seq));
         for (name, value) in &self.message.headers {
             line += &paint.dim(format!(" {name}={}", readable(value)));
         }
@@ -168,8 +169,15 @@ mod tests {
 
     #[test]
     fn base64_agrees_with_the_standard() {
-        let known = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="), ("foobar", "Zm9vYmFy")];
+        let known = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ];
         for (plain, encoded) in known {
             assert_eq!(base64(plain.as_bytes()), encoded);
         }

@@ -187,7 +187,8 @@ pub(crate) fn nearest<'a>(
     let distance = |word: &str| strsim::damerau_levenshtein(word, wrong);
     let far = (wrong.chars().count() / 3).clamp(1, 3);
     let near = words.into_iter().map(|word| (distance(word), word));
-    near.filter(|(distance, _)| *distance <= far).min_by_key(|(distance, _)| *distance)
+    near.filter(|(distance, _)| *distance <= far)
+        .min_by_key(|(distance, _)| *distance)
         .map(|(_, word)| word)
 }
 

@@ -393,6 +393,15 @@ impl Connection {
 
     fn handle(&mut self, frame: Frame) {
         let ids = Ids::answer_to(&frame);
+        // Whose kind it is comes before what is in it.
+        if self.stage != Stage::New
+            && let Some(kind) = Kind::from_number(frame.kind)
+            && !kind.is_reserved()
+            && !kind.side().is_clients()
+        {
+            let why = format!("{} is the server's", kind.name());
+            return self.refuse(ErrorCode::UnexpectedKind, &why, ids);
+        }
         let verb = match Verb::decode(&frame) {
             Ok(verb) => verb,
             Err(bad) => return self.bad_verb(&frame, &bad, ids),
@@ -440,11 +449,7 @@ impl Connection {
                 let value = self.shared.broker.cell(&asked.name);
                 self.put(CellValue { value }, ids);
             }
-            (_, verb) if verb.kind().side().is_clients() => self.ask(verb, ids),
-            (_, verb) => {
-                let name = verb.kind().name();
-                self.refuse(ErrorCode::UnexpectedKind, &format!("{name} is the server's"), ids);
-            }
+            (_, verb) => self.ask(verb, ids),
         }
     }
 

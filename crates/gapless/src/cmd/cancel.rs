@@ -25,17 +25,15 @@ pub(crate) struct CancelOptions {
 
 pub(crate) fn run(options: &CancelOptions, global: &Global, out: &mut Output) -> Done {
     let id = options.id;
-    with_client(global, out, async |client, out| {
-        match client.cancel_delayed(Position(id)).await {
-            Ok(true) => {
-                out.result(&json!({ "cancelled": id }), format_args!("{id} is called off"))?;
-                Ok(Exit::Ok)
-            }
-            Ok(false) => {
-                let what = format!("no delayed message waits under {id}; it may have appeared");
-                Err(Failure::not_found(what))
-            }
-            Err(error) => Err(asked(client, error, None).await),
+    with_client(global, out, async |client, out| match client.cancel_delayed(Position(id)).await {
+        Ok(true) => {
+            out.result(&json!({ "cancelled": id }), format_args!("{id} is called off"))?;
+            Ok(Exit::Ok)
         }
+        Ok(false) => {
+            let what = format!("no delayed message waits under {id}; it may have appeared");
+            Err(Failure::not_found(what))
+        }
+        Err(error) => Err(asked(client, error, None).await),
     })
 }

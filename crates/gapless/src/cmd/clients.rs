@@ -59,7 +59,8 @@ pub(crate) fn run(global: &Global, out: &mut Output) -> Done {
 }
 
 fn table(clients: &[ClientInfo], now: Timestamp) -> Table {
-    let mut table = Table::new(&[">SESSION", "NAME", "ADDRESS", ">SINCE", "STATE", ">PLACE", "FOLLOWS"]);
+    let mut table =
+        Table::new(&[">SESSION", "NAME", "ADDRESS", ">SINCE", "STATE", ">PLACE", "FOLLOWS"]);
     for info in clients {
         let who = [
             info.session.to_string(),

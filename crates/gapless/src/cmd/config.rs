@@ -29,7 +29,11 @@ pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) ->
         let key = Config::key(name)?;
         let value = config.text(key.name);
         let json = json!({ "value": value, "source": config.source(key.name).to_string() });
-        if out.json { out.json_line(&json)? } else { out.line(value)? }
+        if out.json {
+            out.json_line(&json)?;
+        } else {
+            out.line(value)?;
+        }
         return Ok(Exit::Ok);
     }
     if out.json {

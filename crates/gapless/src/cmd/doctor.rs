@@ -49,6 +49,7 @@ pub(crate) fn run(options: &DoctorOptions, config: &Config, out: &mut Output) ->
     if options.repair {
         if !out.json {
             print_report(&report, data, out)?;
+            out.line("")?;
         }
         choose(&mut report, options.yes, out)?;
         repairs = repair(&folder, &report).map_err(|error| {
@@ -153,7 +154,8 @@ fn report_text(report: &Report, data: &Path, paint: Paint) -> String {
         (Severity::Info, paint.dim("good to know")),
     ];
     for (severity, title) in groups {
-        let mut found = report.findings.iter().filter(|each| each.severity() == severity).peekable();
+        let mut found =
+            report.findings.iter().filter(|each| each.severity() == severity).peekable();
         if found.peek().is_some() {
             text += &format!("\n{title}\n");
         }

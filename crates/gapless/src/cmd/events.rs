@@ -46,12 +46,7 @@ pub(crate) fn run(options: &EventsOptions, global: &Global, out: &mut Output) ->
         save: None,
         show: Show::Events,
     };
-    with_client(global, out, async |client, out| {
-        if !out.json {
-            out.note("waiting for events; Ctrl-C ends it");
-        }
-        follow(client, &plan, out).await
-    })
+    with_client(global, out, async |client, out| follow(client, &plan, out).await)
 }
 
 /// An event on a line: as it is for programs, in words for people.
@@ -66,7 +61,8 @@ pub(crate) fn event_line(body: &[u8], out: &Output) -> String {
     for (name, value) in &fields {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         if name != "event" && name != "time_ms" {
-            line += &format!(" {}{}", out.paint.dim(format!("{name}=")), readable(value.as_bytes()));
+            line +=
+                &format!(" {}{}", out.paint.dim(format!("{name}=")), readable(value.as_bytes()));
         }
     }
     line

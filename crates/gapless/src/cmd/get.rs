@@ -49,9 +49,14 @@ pub(crate) fn run(options: &GetOptions, global: &Global, out: &mut Output) -> Do
         };
         let Some(found) = found else {
             let what = match (&options.key, options.seq) {
-                (Some(key), _) => format!("{topic} has no message of key {key:?}, or it was removed"),
+                (Some(key), _) => {
+                    format!("{topic} has no message of key {key:?}, or it was removed")
+                }
                 (None, seq) => {
-                    format!("{topic} has no message {}: it is gone or not there yet", seq.unwrap_or(1))
+                    format!(
+                        "{topic} has no message {}: it is gone or not there yet",
+                        seq.unwrap_or(1)
+                    )
                 }
             };
             return Err(Failure::not_found(what));

@@ -52,7 +52,13 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Global {
     /// Configuration file [default: gapless.toml, if it is there]
-    #[arg(long, global = true, value_name = "FILE", env = "GAPLESS_CONFIG", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "GAPLESS_CONFIG",
+        hide_env_values = true
+    )]
     pub(crate) config: Option<PathBuf>,
     /// Set one key of the configuration; may be repeated. `gapless config` lists all keys
     #[arg(long, global = true, value_name = "KEY=VALUE")]
@@ -61,7 +67,13 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// The server to talk to, as host:port or unix:/path
-    #[arg(long, global = true, value_name = "ADDR", env = "GAPLESS_SERVER", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        env = "GAPLESS_SERVER",
+        hide_env_values = true
+    )]
     #[arg(default_value = SERVER_DEFAULT)]
     pub(crate) server: String,
     /// How long to wait for a server that does not listen yet

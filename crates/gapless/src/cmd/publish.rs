@@ -369,9 +369,14 @@ fn ack_text(ack: &Ack, topic: &TopicName) -> String {
     match ack {
         Ack::Accepted(part) => {
             let accepted = part.accepted;
-            let (seq, position) = (accepted.first, accepted.position);
+            let (seq, durability) = (accepted.first, accepted.durability);
             let again = if accepted.duplicate { "; it was there already" } else { "" };
-            format!("{topic} seq {seq} position {position} {}{again}", accepted.durability)
+            // What is in memory only has no place in the journal.
+            let position = match accepted.position.0 {
+                0 => String::new(),
+                position => format!(" position {position}"),
+            };
+            format!("{topic} seq {seq}{position} {durability}{again}")
         }
         Ack::Scheduled { id, due } => {
             let due = calendar::format(due.0);
@@ -403,8 +408,8 @@ fn ack_json(ack: &Ack, topic: &TopicName) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_core::{Accepted, Position};
     use gapless_client::{Known, PartAccepted};
+    use gapless_core::{Accepted, Position};
 
     fn ack(seq: u64, durability: Durability, duplicate: bool) -> Ack {
         let accepted = Accepted {
@@ -457,6 +462,9 @@ mod tests {
         tally.add(&ack(4, Durability::Written, false));
         tally.add(&ack(3, Durability::Flushed, true));
         let text = tally.text(&TopicName::parse("orders").unwrap(), Duration::from_secs(1));
-        assert!(text.starts_with("3 messages to orders: seq 3 to 4, written, 1 were there"), "{text}");
+        assert!(
+            text.starts_with("3 messages to orders: seq 3 to 4, written, 1 were there"),
+            "{text}"
+        );
     }
 }

@@ -59,7 +59,8 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     let unix = unix_socket(config, &data);
     let door = NativeDoor::open(broker.clone(), native, tcp, unix.as_deref()).await;
     let door = door.map_err(|error| {
-        Failure::failed(error).hint("choose another with --listen host:port; port 0 takes a free one")
+        Failure::failed(error)
+            .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
     let epoch = broker.epoch().to_string();
     let address = door.tcp_address().map(|address| address.to_string());
@@ -171,7 +172,6 @@ fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
 fn at_least<T>(config: &Config, key: &'static str, least: T) -> Result<T, ConfigError>
 where
     T: FromStr + PartialOrd + std::fmt::Display,
-    T::Err: std::fmt::Display,
 {
     let value: T = config.get(key)?;
     if value >= least { Ok(value) } else { Err(config.bad(key, &format!("use at least {least}"))) }

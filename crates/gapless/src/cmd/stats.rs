@@ -66,13 +66,19 @@ mod tests {
 
     #[test]
     fn numbers_are_flattened_and_readable() {
-        let json = serde_json::json!({ "a": { "bytes": 2048, "full": false }, "n": 1234, "s": "x" });
+        let json =
+            serde_json::json!({ "a": { "bytes": 2048, "full": false }, "n": 1234, "s": "x" });
         let mut lines = Vec::new();
         flatten("", json.as_object().unwrap(), &mut lines);
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(
             lines,
-            [pair("a.bytes", "2.0 KiB"), pair("a.full", "false"), pair("n", "1 234"), pair("s", "x")]
+            [
+                pair("a.bytes", "2.0 KiB"),
+                pair("a.full", "false"),
+                pair("n", "1 234"),
+                pair("s", "x")
+            ]
         );
     }
 }

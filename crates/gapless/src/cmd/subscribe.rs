@@ -140,6 +140,9 @@ pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Do
     for (pattern, from) in &plan.wanted {
         all.push(subscribe(client, pattern, *from, plan.follow, out).await?);
     }
+    if plan.show == Show::Events {
+        out.note("waiting for events; Ctrl-C ends it");
+    }
     let mut left = plan.count.unwrap_or(u64::MAX);
     let mut state = client.state();
     let mut interrupt = pin!(interrupted());
@@ -253,7 +256,7 @@ fn show(
         }
         Event::Resumed => {
             let json = json!({ "event": "resumed", "pattern": pattern });
-            say(out, &json, &format!("{pattern}: connected again, going on without a gap"))?;
+            say(out, &json, &format!("{pattern}: connected again, going on where it was"))?;
         }
         _ => {}
     }

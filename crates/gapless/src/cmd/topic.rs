@@ -218,7 +218,8 @@ pub(crate) fn run(options: TopicOptions, global: &Global, out: &mut Output) -> D
             given.apply(&mut settings);
             settings.validate().map_err(Failure::words)?;
             with_client(global, out, async |client, out| {
-                let info = or_failure(client, &name, client.create_topic(&name, settings).await).await?;
+                let info =
+                    or_failure(client, &name, client.create_topic(&name, settings).await).await?;
                 let kind = info.settings.storage;
                 out.result(&info_json(&info), format_args!("topic {name} is there ({kind})"))?;
                 Ok(Exit::Ok)
@@ -257,19 +258,17 @@ pub(crate) fn run(options: TopicOptions, global: &Global, out: &mut Output) -> D
             })
         }
         TopicCommand::Rm { name, yes } => remove(&name, yes, global, out),
-        TopicCommand::Purge { name, below, .. } => {
-            with_client(global, out, async |client, out| {
-                let before = or_failure(client, &name, client.describe_topic(&name).await).await?;
-                let below = below.map_or(before.next, Seq);
-                let purged = client.purge_topic(&name, below).await;
-                or_failure(client, &name, purged).await?;
-                let gone = below.distance(before.first);
-                let value = json!({ "topic": name.as_str(), "below": below.0, "purged": gone });
-                let text = format!("{} messages of {name} are gone", human_number(gone));
-                out.result(&value, text)?;
-                Ok(Exit::Ok)
-            })
-        }
+        TopicCommand::Purge { name, below, .. } => with_client(global, out, async |client, out| {
+            let before = or_failure(client, &name, client.describe_topic(&name).await).await?;
+            let below = below.map_or(before.next, Seq);
+            let purged = client.purge_topic(&name, below).await;
+            or_failure(client, &name, purged).await?;
+            let gone = below.distance(before.first);
+            let value = json!({ "topic": name.as_str(), "below": below.0, "purged": gone });
+            let text = format!("{} messages of {name} are gone", human_number(gone));
+            out.result(&value, text)?;
+            Ok(Exit::Ok)
+        }),
     }
 }
 
@@ -393,7 +392,10 @@ fn describe(info: &TopicInfo) -> Vec<(&'static str, String)> {
         ("compacted", compaction),
         ("durability", durability.to_owned()),
         ("remembers", dedup),
-        ("largest message", settings.max_message_bytes.map_or_else(none, |b| human_bytes(b.into()))),
+        (
+            "largest message",
+            settings.max_message_bytes.map_or_else(none, |b| human_bytes(b.into())),
+        ),
     ]
 }
 

@@ -1,0 +1,256 @@
+//! A client that does as little as it can: a bare socket that blocks, and large reads.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use gapless_core::{Pattern, TopicName, TopicSettings};
+use gapless_protocol::{
+    Credit, Decoder, Features, FrameLimit, Hello, Ids, Kind, StartFrom, Subscribe, TopicCreate,
+    VERSION, Verb,
+};
+
+use super::frames::{Delivered, Seen, delivered};
+use crate::benches::store::Result;
+
+/// Nothing that is waited for here takes longer; a bench that hangs ends with an error.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes read at once.
+const READ_BYTES: usize = 256 * 1024;
+
+/// Credit of a subscription: as much as a server with the defaults allows.
+const CREDIT_MESSAGES: u32 = 1_000_000;
+const CREDIT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// A socket and what was read from it but not looked at.
+pub(super) struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Client {
+    /// A connection on which nothing was said.
+    pub(super) fn bare(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(WAIT_MAX))?;
+        stream.set_write_timeout(Some(WAIT_MAX))?;
+        Ok(Self { stream, buffer: Vec::new(), from: 0, to: 0 })
+    }
+
+    /// A connection after hello and welcome.
+    pub(super) fn connect(address: SocketAddr) -> Result<Self> {
+        let mut client = Self::bare(address)?;
+        let hello = Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            features: Features::NONE,
+            client_name: "bench".to_owned(),
+            token: None,
+            extension: Bytes::new(),
+        };
+        match client.ask(&hello.into())? {
+            Verb::Welcome(_) => Ok(client),
+            other => Err(format!("no welcome but {other:?}").into()),
+        }
+    }
+
+    /// Gives the buffer back, so that an idle connection costs this side nothing either.
+    pub(super) fn idle(mut self) -> Self {
+        self.buffer = Vec::new();
+        self
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Says that nothing more will be sent.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        self.stream.shutdown(std::net::Shutdown::Write)
+    }
+
+    fn say(&mut self, verb: &Verb) -> Result<()> {
+        let mut out = BytesMut::new();
+        verb.encode(Ids::question([1; 16]), FrameLimit::MAX, &mut out)?;
+        Ok(self.send(&out)?)
+    }
+
+    /// Asks and takes the next frame for the answer.
+    pub(super) fn ask(&mut self, verb: &Verb) -> Result<Verb> {
+        self.say(verb)?;
+        loop {
+            if let Some(seen) = Seen::first(&self.buffer[self.from..self.to]) {
+                let verb = decode(seen)?;
+                self.from += seen.bytes.len();
+                return Ok(verb);
+            }
+            if self.fill()? == 0 {
+                return Err("the server closed the connection".into());
+            }
+        }
+    }
+
+    pub(super) fn create(&mut self, topic: &TopicName, settings: TopicSettings) -> Result<()> {
+        match self.ask(&TopicCreate { topic: topic.clone(), settings }.into())? {
+            Verb::TopicInfo(_) => Ok(()),
+            other => Err(format!("no topic but {other:?}").into()),
+        }
+    }
+
+    /// Follows a topic with all the credit there may be.
+    pub(super) fn follow(&mut self, topic: &TopicName, from: StartFrom) -> Result<Follower> {
+        let subscribe = Subscribe {
+            pattern: Pattern::literal(topic),
+            credit_messages: CREDIT_MESSAGES,
+            credit_bytes: CREDIT_BYTES,
+            from,
+        };
+        match self.ask(&subscribe.into())? {
+            Verb::Subscribed(_) => Ok(Follower::default()),
+            other => Err(format!("not subscribed but {other:?}").into()),
+        }
+    }
+
+    /// Reads once, at whatever there is; zero is the end.
+    fn fill(&mut self) -> io::Result<usize> {
+        if self.from > 0 {
+            self.buffer.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to - self.from);
+        }
+        if self.buffer.len() - self.to < READ_BYTES {
+            self.buffer.resize(self.to + READ_BYTES, 0);
+        }
+        let read = self.stream.read(&mut self.buffer[self.to..])?;
+        self.to += read;
+        Ok(read)
+    }
+
+    /// Takes the frames that were read already; reads once if there is none. False at the end.
+    pub(super) fn frames(&mut self, mut each: impl FnMut(Seen<'_>) -> Result<()>) -> Result<bool> {
+        if Seen::first(&self.buffer[self.from..self.to]).is_none() && self.fill()? == 0 {
+            return Ok(false);
+        }
+        while let Some(seen) = Seen::first(&self.buffer[self.from..self.to]) {
+            each(seen)?;
+            self.from += seen.bytes.len();
+        }
+        Ok(true)
+    }
+
+    /// Reads bytes and drops them; zero at the end.
+    pub(super) fn drop_bytes(&mut self) -> Result<usize> {
+        self.from = self.to;
+        Ok(self.fill()?)
+    }
+
+    /// Reads and drops exactly so many bytes.
+    pub(super) fn drop_exactly(&mut self, bytes: usize) -> Result<()> {
+        while self.to - self.from < bytes {
+            if self.fill()? == 0 {
+                return Err("the server closed the connection".into());
+            }
+        }
+        self.from += bytes;
+        Ok(())
+    }
+
+    /// Takes acks until there are some; tells how many.
+    pub(super) fn acks(&mut self) -> Result<usize> {
+        let mut acks = 0;
+        while acks == 0 {
+            let open = self.frames(|seen| {
+                if seen.is(Kind::PublishAck) {
+                    acks += 1;
+                    return Ok(());
+                }
+                Err(format!("no ack but {:?}", decode(seen)?).into())
+            })?;
+            if !open {
+                return Err("the server closed the connection".into());
+            }
+        }
+        Ok(acks)
+    }
+
+    /// Takes what a subscription is sent, reading once at most, and grants what it used.
+    pub(super) fn deliveries(
+        &mut self,
+        follower: &mut Follower,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let open = self.frames(|seen| follower.take(seen, &mut each))?;
+        if !open {
+            return Err("the server closed the connection".into());
+        }
+        match follower.credit() {
+            Some(credit) => self.say(&credit.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where a subscription of a client stands.
+#[derive(Debug, Default)]
+pub(super) struct Follower {
+    /// The last seq that was accounted for.
+    pub(super) seq: u64,
+    /// Messages that came.
+    pub(super) messages: u64,
+    /// Seqs that will not come.
+    pub(super) missed: u64,
+    /// Bytes of frames that came.
+    pub(super) wire_bytes: u64,
+    /// Whether it has all history.
+    pub(super) is_live: bool,
+    used: Delivered,
+}
+
+impl Follower {
+    fn take(&mut self, seen: Seen<'_>, each: &mut impl FnMut(&[u8])) -> Result<()> {
+        self.wire_bytes += seen.bytes.len() as u64;
+        if seen.is(Kind::Messages) {
+            let came = delivered(seen, each).ok_or("messages that cannot be understood")?;
+            self.seq = came.to;
+            self.messages += came.messages;
+            self.used.subscription = came.subscription;
+            self.used.messages += came.messages;
+            self.used.bytes += came.bytes;
+            return Ok(());
+        }
+        match decode(seen)? {
+            Verb::RecoveryComplete(_) => self.is_live = true,
+            Verb::RecoveryResponse(_) => self.is_live = false,
+            Verb::Gap(gap) => {
+                let to = gap.to.ok_or("a gap that does not tell its end")?;
+                self.missed += to.0.saturating_sub(self.seq);
+                self.seq = to.0;
+            }
+            other => return Err(format!("not for a follower: {other:?}").into()),
+        }
+        Ok(())
+    }
+
+    /// What was used, once it is worth telling.
+    fn credit(&mut self) -> Option<Credit> {
+        let used = self.used;
+        let worth =
+            used.messages >= u64::from(CREDIT_MESSAGES) / 4 || used.bytes >= CREDIT_BYTES / 4;
+        if !worth {
+            return None;
+        }
+        self.used = Delivered::default();
+        let messages = u32::try_from(used.messages).unwrap_or(u32::MAX);
+        Some(Credit { subscription: used.subscription, messages, bytes: used.bytes })
+    }
+}
+
+fn decode(seen: Seen<'_>) -> Result<Verb> {
+    let mut bytes = BytesMut::from(seen.bytes);
+    let frame = Decoder::new(FrameLimit::MAX).decode(&mut bytes)?;
+    Ok(Verb::decode(&frame.ok_or("half a frame")?)?)
+}

@@ -1,0 +1,265 @@
+//! Every question of the native protocol and its answer.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use gapless_core::{
+    Durability, Expect, Message, PublishOptions, RejectReason, Retention, Seq, Storage, Timestamp,
+    TopicSettings,
+};
+use gapless_protocol::*;
+
+#[test]
+fn topics_are_made_set_looked_at_listed_purged_and_deleted() {
+    let server = Server::open();
+    let mut peer = server.peer();
+    let Verb::TopicInfo(made) = peer.ask(create("orders.a")) else { panic!("an info") };
+    assert_eq!((made.name.as_str(), made.next), ("orders.a", Seq(1)));
+    assert!(matches!(peer.ask(create("orders.a")), Verb::TopicInfo(same) if same == made));
+    let settings = TopicSettings {
+        retention: Retention { count: Some(5), ..Retention::default() },
+        ..TopicSettings::default()
+    };
+    let other = TopicCreate { settings: settings.clone(), ..create("orders.a") };
+    assert_eq!(code(&peer.ask(other)), ErrorCode::TopicExists);
+    let set = TopicConfigure { topic: name("orders.a"), settings: settings.clone() };
+    let Verb::TopicInfo(set) = peer.ask(set) else { panic!("an info") };
+    assert_eq!(set.settings, settings);
+    let volatile = TopicSettings { storage: Storage::Volatile, ..TopicSettings::default() };
+    let set = TopicConfigure { topic: name("orders.a"), settings: volatile };
+    assert_eq!(code(&peer.ask(set)), ErrorCode::StorageFixed);
+    assert_eq!(code(&peer.ask(create("$own"))), ErrorCode::ReservedName);
+
+    peer.ask(create("orders.b"));
+    peer.ask(create("users.a"));
+    let list = TopicList { pattern: pattern("orders.>"), after: None, limit: 1 };
+    let Verb::TopicInfos(page) = peer.ask(list.clone()) else { panic!("a page") };
+    assert_eq!((page.topics[0].name.as_str(), page.more), ("orders.a", true));
+    let list = TopicList { after: Some(name("orders.a")), ..list };
+    let Verb::TopicInfos(page) = peer.ask(list) else { panic!("a page") };
+    assert_eq!((page.topics[0].name.as_str(), page.more), ("orders.b", false));
+
+    for body in ["1", "2", "3"] {
+        accepted(&peer.ask(publish("orders.b", &[Message::new(body)])));
+    }
+    let purge = |below| TopicPurge { topic: name("orders.b"), below: Seq(below) };
+    assert_eq!(peer.ask(purge(3)), Verb::from(Done));
+    assert_eq!(code(&peer.ask(purge(9))), ErrorCode::Ahead);
+    let Verb::TopicInfo(info) = peer.ask(TopicDescribe { topic: name("orders.b") }) else {
+        panic!("an info")
+    };
+    assert_eq!((info.first, info.next), (Seq(3), Seq(4)));
+    assert_eq!(peer.ask(TopicDelete { topic: name("orders.b") }), Verb::from(Done));
+    for gone in [
+        Verb::from(TopicDescribe { topic: name("orders.b") }),
+        TopicDelete { topic: name("orders.b") }.into(),
+        purge(1).into(),
+    ] {
+        assert_eq!(code(&peer.ask(gone)), ErrorCode::UnknownTopic);
+    }
+    server.still_works();
+}
+
+#[test]
+fn publishes_are_numbered_in_the_order_they_were_sent() {
+    let server = Server::open();
+    server.create("numbers");
+    let mut peer = server.peer();
+    let ids: Vec<_> = (0..300)
+        .map(|number| peer.send(publish("numbers", &[Message::new(format!("{number}"))])))
+        .collect();
+    for (seq, id) in (1..).zip(ids) {
+        let ack = peer.answer(id);
+        let ack = accepted(&ack);
+        assert_eq!((ack.accepted.first, ack.accepted.last), (Seq(seq), Seq(seq)));
+        assert_eq!((ack.count, &ack.known, ack.accepted.duplicate), (1, &Known::None, false));
+    }
+    server.still_works();
+}
+
+#[test]
+fn a_batch_gets_seqs_in_a_row_and_the_safety_it_asked_for() {
+    let server = Server::open();
+    server.create("safe");
+    let mut peer = server.unix_peer();
+    let three: Vec<Message> = ["a", "b", "c"].map(Message::new).into();
+    let mut next = 1;
+    for durability in [Durability::Memory, Durability::Written, Durability::Flushed] {
+        let options =
+            PublishOptions { durability: Some(durability), ..PublishOptions::default() };
+        let ack = peer.ask(Publish { options, ..publish("safe", &three) });
+        let ack = accepted(&ack);
+        assert_eq!((ack.accepted.first, ack.accepted.last), (Seq(next), Seq(next + 2)));
+        assert!(ack.accepted.durability >= durability);
+        assert_eq!(ack.seq_of(1), Some(Seq(next + 1)));
+        next += 3;
+    }
+    server.still_works();
+}
+
+#[test]
+fn a3_what_is_wrong_with_a_publish_is_a_rejection_and_no_error() {
+    let server = Server::open();
+    server.create("strict");
+    let volatile = TopicSettings { storage: Storage::Volatile, ..TopicSettings::default() };
+    server.broker.create_topic(&name("volatile"), volatile).unwrap();
+    let mut peer = server.peer();
+    let one = [Message::new("x").with_key("k")];
+    let with = |expect| PublishOptions { expect: Some(expect), ..PublishOptions::default() };
+    let wrong = Publish { options: with(Expect::TopicLast(Seq(9))), ..publish("strict", &one) };
+    assert_eq!(rejected(&peer.ask(wrong)), RejectReason::ExpectedSeq { actual: Seq(0) });
+    let right = Publish { options: with(Expect::TopicLast(Seq(0))), ..publish("strict", &one) };
+    accepted(&peer.ask(right.clone()));
+    assert_eq!(rejected(&peer.ask(right)), RejectReason::ExpectedSeq { actual: Seq(1) });
+    let key = Publish { options: with(Expect::KeyLast(Seq(1))), ..publish("strict", &one) };
+    assert_eq!(accepted(&peer.ask(key)).accepted.last, Seq(2));
+    let wanted = PublishOptions { require_subscribers: Some(true), ..PublishOptions::default() };
+    let alone = Publish { options: wanted, ..publish("strict", &one) };
+    assert_eq!(rejected(&peer.ask(alone)), RejectReason::NoSubscribers);
+    assert_eq!(rejected(&peer.ask(publish("$own", &one))), RejectReason::InvalidTopic);
+    let later = server.broker.now().after(Duration::from_secs(3600));
+    let delayed = Publish { not_before: Some(later), ..publish("nowhere", &one) };
+    assert_eq!(rejected(&peer.ask(delayed)), RejectReason::UnknownTopic);
+    let delayed = Publish { not_before: Some(later), ..publish("volatile", &one) };
+    assert_eq!(rejected(&peer.ask(delayed)), RejectReason::NotDurable);
+    // Subjects without a topic live in memory only, for those who follow them now.
+    let mut follower = server.peer();
+    follower.follow(subscribe("nowhere", StartFrom::Now));
+    let two = [Message::new("1"), Message::new("2")];
+    assert_eq!(accepted(&peer.ask(publish("nowhere", &two))).count, 2);
+    drop(follower);
+    assert_eq!(accepted(&peer.ask(publish("volatile", &two))).count, 2);
+    server.still_works();
+}
+
+#[test]
+fn f2_the_same_id_is_stored_once_and_the_ack_says_so() {
+    let server = Server::open();
+    server.create("once");
+    let mut peer = server.peer();
+    let message = |id: &str| Message::new(id.to_owned()).with_id(id.to_owned());
+    let first = accepted(&peer.ask(publish("once", &[message("a")]))).clone();
+    let again = accepted(&peer.ask(publish("once", &[message("a")]))).clone();
+    assert!(!first.accepted.duplicate && again.accepted.duplicate);
+    assert_eq!((again.seq_of(0), first.seq_of(0)), (Some(Seq(1)), Some(Seq(1))));
+    let mixed = accepted(&peer.ask(publish("once", &[message("a"), message("b")]))).clone();
+    assert_eq!((mixed.accepted.first, mixed.accepted.last), (Seq(2), Seq(2)));
+    assert_ne!(mixed.known, Known::None);
+    server.still_works();
+}
+
+#[test]
+fn a_delayed_message_waits_and_can_be_taken_back_once() {
+    let server = Server::open();
+    server.create("later");
+    let mut peer = server.peer();
+    let due = server.broker.now().after(Duration::from_secs(3600));
+    let delayed = Publish { not_before: Some(due), ..publish("later", &[Message::new("x")]) };
+    let Verb::PublishAck(ack) = peer.ask(delayed) else { panic!("an ack") };
+    let [PartAck::Scheduled { id, due: told }] = ack.parts[..] else { panic!("{ack:?}") };
+    assert_eq!(told, due);
+    assert_eq!(peer.ask(CancelDelayed { id }), Verb::from(Cancelled { was_waiting: true }));
+    assert_eq!(peer.ask(CancelDelayed { id }), Verb::from(Cancelled { was_waiting: false }));
+    let past = Publish { not_before: Some(Timestamp(1)), ..publish("later", &[Message::new("y")]) };
+    assert_eq!(accepted(&peer.ask(past)).accepted.last, Seq(1));
+    server.still_works();
+}
+
+#[test]
+fn f3_more_delayed_messages_and_cells_than_allowed_are_rejected_at_once() {
+    let server = Server::with(|_, broker| {
+        broker.limits.delayed_max = 1;
+        broker.limits.cells_max = 1;
+    });
+    server.create("later");
+    let mut peer = server.peer();
+    let due = server.broker.now().after(Duration::from_secs(3600));
+    let delayed = Publish { not_before: Some(due), ..publish("later", &[Message::new("x")]) };
+    assert!(matches!(peer.ask(delayed.clone()), Verb::PublishAck(_)));
+    assert_eq!(rejected(&peer.ask(delayed)), RejectReason::QueueFull);
+    let cell = |name: &'static str| Commit {
+        cells: vec![CellWrite { name: name.into(), value: Some("1".into()) }],
+        ..Commit::default()
+    };
+    accepted(&peer.ask(cell("one")));
+    assert_eq!(rejected(&peer.ask(cell("two"))), RejectReason::QueueFull);
+    server.still_works();
+}
+
+#[test]
+fn f2_a_commit_is_all_or_nothing_with_its_cells() {
+    let server = Server::open();
+    server.create("left");
+    server.create("right");
+    let mut peer = server.peer();
+    let part = |topic: &str, expect, count: usize| CommitPart {
+        topic: name(topic),
+        expect,
+        records: records(&vec![Message::new("x"); count]),
+    };
+    let commit = |expect| Commit {
+        options: PublishOptions::default(),
+        parts: vec![part("left", expect, 2), part("right", None, 1)],
+        cells: vec![CellWrite { name: "cursor".into(), value: Some("7".into()) }],
+    };
+    let cell = |name: &'static str| CellRead { name: name.into() };
+    let wrong = peer.ask(commit(Some(Expect::TopicLast(Seq(5)))));
+    assert_eq!(rejected(&wrong), RejectReason::ExpectedSeq { actual: Seq(0) });
+    assert_eq!(peer.ask(cell("cursor")), Verb::from(CellValue { value: None }));
+    let Verb::PublishAck(ack) = peer.ask(commit(Some(Expect::TopicLast(Seq(0))))) else {
+        panic!("an ack")
+    };
+    let [PartAck::Accepted(left), PartAck::Accepted(right)] = &ack.parts[..] else {
+        panic!("two parts: {ack:?}")
+    };
+    assert_eq!((left.accepted.last, right.accepted.last), (Seq(2), Seq(1)));
+    assert_eq!(peer.ask(cell("cursor")), Verb::from(CellValue { value: Some("7".into()) }));
+    let only = Commit {
+        cells: vec![CellWrite { name: "cursor".into(), value: None }],
+        ..Commit::default()
+    };
+    assert_eq!(accepted(&peer.ask(only)).accepted.first, Seq(0));
+    assert_eq!(peer.ask(cell("cursor")), Verb::from(CellValue { value: None }));
+    let twice = Commit { parts: vec![part("left", None, 1); 2], ..Commit::default() };
+    rejected(&peer.ask(twice));
+    let unknown = Commit { parts: vec![part("unknown", None, 1)], ..Commit::default() };
+    assert_eq!(rejected(&peer.ask(unknown)), RejectReason::UnknownTopic);
+    server.still_works();
+}
+
+#[test]
+fn messages_are_found_by_key_and_by_seq_or_not_at_all() {
+    let server = Server::open();
+    server.create("keys");
+    let mut peer = server.peer();
+    for body in ["old", "new"] {
+        peer.ask(publish("keys", &[Message::new(body).with_key("k").with_header("h", "v")]));
+    }
+    let get = |key: &'static str| Get { topic: name("keys"), key: key.into() };
+    let Verb::Found(found) = peer.ask(get("k")) else { panic!("found") };
+    let record = found.records.iter().next().expect("one");
+    assert_eq!((found.seq, record.body), (Seq(2), Some(&b"new"[..])));
+    assert_eq!(record.to_message(&found.records.bytes).header("h").unwrap(), "v");
+    assert_eq!(peer.ask(get("none")), Verb::from(NotFound));
+    let read = |seq| Read { topic: name("keys"), seq: Seq(seq) };
+    let Verb::Found(found) = peer.ask(read(1)) else { panic!("found") };
+    assert_eq!(found.records.iter().next().expect("one").body, Some(&b"old"[..]));
+    assert_eq!(peer.ask(read(3)), Verb::from(NotFound));
+    let elsewhere = Read { topic: name("nowhere"), seq: Seq(1) };
+    assert_eq!(code(&peer.ask(elsewhere)), ErrorCode::UnknownTopic);
+    server.still_works();
+}
+
+#[test]
+fn d5_stats_are_json_with_the_servers_state() {
+    let server = Server::open();
+    let mut peer = server.peer();
+    let Verb::StatsText(stats) = peer.ask(Stats) else { panic!("stats") };
+    let stats: serde_json::Value = serde_json::from_str(&stats.json).expect("JSON");
+    assert_eq!(stats["connections"], 1);
+    assert_eq!(stats["epoch"], server.broker.epoch().to_string());
+    assert!(stats["state"].is_string());
+    server.still_works();
+}

@@ -1,0 +1,113 @@
+//! `gapless doctor`: it finds what is wrong, and repairs only when told to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{Ran, Server, alone};
+
+/// A folder with two segments, closed cleanly.
+fn stored() -> Server {
+    let settings = ["journal.seal_bytes=1048576", "journal.tail_bytes=65536"];
+    let mut server = Server::with(&settings);
+    let body = "x".repeat(1000);
+    server.run(&["pub", "t", &body, "--count", "3000", "--create"]).ok();
+    assert_eq!(server.stop(), Some(0));
+    server
+}
+
+fn doctor(data: &Path, words: &[&str]) -> Ran {
+    let data = data.display().to_string();
+    alone(&[&["doctor", "--data", &data][..], words].concat())
+}
+
+/// The first blob whose name ends so.
+fn blob(server: &Server, end: &str) -> PathBuf {
+    let blobs = fs::read_dir(server.data().join("blobs")).expect("there are blobs");
+    let mut names: Vec<PathBuf> = blobs.flatten().map(|each| each.path()).collect();
+    names.sort();
+    let found = names.into_iter().find(|path| path.display().to_string().ends_with(end));
+    found.expect("there is such a blob")
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).expect("it can be read");
+    bytes[at] ^= 0xff;
+    fs::write(path, bytes).expect("it can be written");
+}
+
+#[test]
+fn a_whole_folder_is_exit_0() {
+    let server = stored();
+    let ran = doctor(&server.data(), &[]).ok();
+    ran.shows("No damage found.").shows("segments  ");
+    let ran = doctor(&server.data(), &["--json"]).ok();
+    assert_eq!(ran.json()[0]["worst"], serde_json::Value::Null);
+    doctor(&server.data(), &["--repair"]).ok().shows("nothing was repaired");
+}
+
+#[test]
+fn no_store_is_exit_6() {
+    let folder = tempfile::tempdir().unwrap();
+    doctor(folder.path(), &[]).exits(6).says("--data DIR");
+    // Looking must not make a store.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_lost_index_is_made_anew_only_when_asked() {
+    let server = stored();
+    let index = blob(&server, ".index");
+    fs::remove_file(&index).unwrap();
+    let ran = doctor(&server.data(), &[]).exits(3);
+    ran.shows("can be made good without loss").shows("gapless doctor --repair");
+    assert!(!index.exists());
+    doctor(&server.data(), &["--repair"]).ok().shows("anew; nothing is lost");
+    assert!(index.exists());
+    doctor(&server.data(), &[]).ok();
+}
+
+#[test]
+fn damaged_data_is_exit_3_and_stays_what_it_is() {
+    let server = stored();
+    let data = blob(&server, ".data");
+    flip(&data, 5_000);
+    let ran = doctor(&server.data(), &[]).exits(3);
+    ran.shows("damaged").shows("restore this file from a backup");
+    let ran = doctor(&server.data(), &["--json"]).exits(3);
+    assert_eq!(ran.json()[0]["worst"], "damaged");
+    assert_eq!(ran.json()[0]["findings"][0]["repairable"], false);
+    doctor(&server.data(), &["--repair", "--yes"]).exits(3);
+}
+
+#[test]
+fn what_gives_something_up_needs_a_yes() {
+    // A byte of a frame in the middle of the log goes bad: what follows it was flushed, so
+    // that cutting it off would lose what was acknowledged.
+    let mut server = Server::start();
+    for body in ["first", "second", "third"] {
+        server.run(&["pub", "t", body, "--create"]).ok();
+    }
+    server.kill();
+    let log = server.data().join("log/00000001.log");
+    let at = fs::read(&log).unwrap().windows(6).position(|part| part == b"second").unwrap();
+    flip(&log, at);
+    let ran = doctor(&server.data(), &["--json"]).exits(3);
+    assert_eq!(ran.json()[0]["findings"][0]["repair_loses"], true);
+    let before = fs::read(&log).unwrap();
+    let ran = doctor(&server.data(), &["--repair"]).exits(3);
+    ran.says("--yes allows them").shows("nothing was repaired");
+    assert!(fs::read(&log).unwrap() == before, "nothing was changed");
+    let ran = doctor(&server.data(), &["--repair", "--yes"]).ok();
+    ran.shows("cut the log: frames 3 to 4 are lost").shows("No damage found.");
+    server.crash_and_restart();
+    server.run(&["sub", "t", "--no-follow"]).ok().prints(&["t 1 - first"]);
+    doctor(&server.data(), &["--yes"]).exits(2).says("--repair");
+}
+
+#[test]
+fn a_killed_server_leaves_no_damage() {
+    let mut server = Server::start();
+    server.run(&["pub", "t", "x", "--create"]).ok();
+    server.crash_and_restart();
+    doctor(&server.data(), &[]).ok().shows("was not closed, or is open now");
+}

@@ -1,0 +1,32 @@
+//! `gapless clients` and `gapless stats`.
+
+use crate::support::Server;
+
+#[test]
+fn clients_are_shown_with_what_they_follow() {
+    let server = Server::start();
+    server.run(&["pub", "orders", "x", "--create"]).ok();
+    let mut follow = server.begin(&["sub", "orders", "mails.>"]);
+    assert_eq!(follow.out.next(), "orders 1 - x");
+    follow.err.until("orders: live");
+    let ran = server.run(&["clients"]).ok();
+    assert!(ran.out[0].starts_with("SESSION"), "{ran:#?}");
+    let row = ran.out.iter().find(|line| line.ends_with("orders")).unwrap();
+    assert!(row.contains("online") && row.contains("gapless cli"), "{ran:#?}");
+    let ran = server.run(&["clients", "--json"]).ok();
+    let json = ran.json();
+    let one = json.iter().find(|each| !each["follows"].as_array().unwrap().is_empty()).unwrap();
+    assert_eq!(one["address"], "unix");
+    let orders = &one["follows"][0];
+    assert_eq!(orders["pattern"], "orders");
+    assert_eq!(orders["unit"], "seq");
+}
+
+#[test]
+fn stats_are_numbers() {
+    let server = Server::start();
+    server.run(&["pub", "t", "x", "--create"]).ok();
+    server.run(&["stats"]).ok().shows("journal.flushes");
+    let ran = server.run(&["stats", "--json"]).ok();
+    assert!(ran.json()[0]["journal"]["frames"].as_u64().unwrap() > 0);
+}

@@ -1,0 +1,13 @@
+//! The real binary, driven as a person or a program would.
+//!
+//! Nothing sleeps: whoever waits reads lines with a deadline. Every child is ended by its id.
+
+mod config;
+mod doctor;
+mod follow;
+mod look;
+mod publish;
+mod readme;
+mod serve;
+mod support;
+mod topic;

@@ -1,0 +1,172 @@
+//! `gapless pub`, `gapless get` and `gapless cancel`.
+
+use crate::support::Server;
+
+#[test]
+fn a_message_is_published_and_its_place_is_told() {
+    let server = Server::start();
+    let ran = server.run(&["pub", "orders", "first", "--create"]).ok();
+    assert!(ran.out[0].starts_with("orders seq 1 position "), "{ran:?}");
+    assert!(ran.out[0].ends_with(" flushed"), "{ran:?}");
+    let ran = server.run(&["pub", "orders", "second", "--durability", "written", "--json"]).ok();
+    assert_eq!(ran.json()[0]["seq"], 2);
+    assert_eq!(ran.json()[0]["duplicate"], false);
+    server.run(&["--quiet", "pub", "orders", "third"]).ok().prints(&[]);
+    server.run(&["get", "orders", "--seq", "3", "--raw"]).ok().prints(&["third"]);
+}
+
+#[test]
+fn bodies_come_from_stdin_files_and_lines() {
+    let server = Server::start();
+    server.run_with(&["pub", "t", "--create"], b"all of\nstdin\n").ok();
+    let file = server.path("body");
+    std::fs::write(&file, b"from\xffa file").unwrap();
+    server.run(&["pub", "t", "--file", &file]).ok();
+    server
+        .run_with(&["pub", "t", "--lines"], b"one\r\n\nthree")
+        .ok()
+        .shows("3 messages to t: seq 3 to 5");
+    server.run(&["pub", "t", "again", "--count", "2"]).ok().shows("seq 6 to 7");
+    let shown = server.run(&["sub", "t", "--no-follow"]).ok();
+    shown.prints(&[
+        "t 1 - all of\\nstdin\\n",
+        "t 2 - 0x66726f6dff612066696c65",
+        "t 3 - one",
+        "t 4 - ",
+        "t 5 - three",
+        "t 6 - again",
+        "t 7 - again",
+    ]);
+    let ran = server.run_with(&["pub", "t", "--lines", "--json", "--file", "-"], b"x\ny\n").ok();
+    assert_eq!(ran.json().len(), 2);
+    assert_eq!(ran.json()[1]["seq"], 9);
+    server.run(&["pub", "t", "--file", "/nowhere"]).exits(2).says("cannot read /nowhere");
+}
+
+#[test]
+fn many_lines_are_pipelined_and_all_are_there() {
+    let server = Server::start();
+    let lines: String = (1..=20_000).map(|number| format!("line {number}\n")).collect();
+    let ran = server.run_with(&["pub", "bulk", "--create", "--lines"], lines.as_bytes()).ok();
+    ran.shows("20 000 messages to bulk: seq 1 to 20000, flushed");
+    let shown = server.run(&["sub", "bulk", "--no-follow", "--raw"]).ok();
+    assert_eq!(shown.out.join("\n") + "\n", lines);
+}
+
+#[test]
+fn everything_a_message_carries_arrives() {
+    let server = Server::start();
+    let words =
+        ["pub", "t", "body", "--create", "--key", "k", "--header", "a=b", "--header", "c=d=e"];
+    server.run(&[&words[..], &["--id", "id-1", "--ttl", "1h"]].concat()).ok();
+    let again = server.run(&["pub", "t", "body", "--id", "id-1"]).ok();
+    again.shows("t seq 1 ").shows("it was there already");
+    let ran = server.run(&["sub", "t", "--count", "1", "--json"]).ok();
+    let json = ran.json();
+    let message = json.iter().find(|each| each["event"] == "message").unwrap();
+    assert_eq!(message["topic"], "t");
+    assert_eq!(message["key"], "k");
+    assert_eq!(message["body"], "body");
+    assert_eq!(message["id"], "id-1");
+    assert_eq!(message["ttl_ms"], 3_600_000);
+    assert_eq!(message["headers"][1]["value"], "d=e");
+    assert!(message["token"].as_str().unwrap().contains(':'));
+}
+
+#[test]
+fn expectations_that_no_longer_hold_are_exit_5() {
+    let server = Server::start();
+    server.run(&["pub", "t", "1", "--create", "--expect-seq", "0", "--key", "k"]).ok();
+    let ran = server.run(&["pub", "t", "2", "--expect-seq", "0"]).exits(5);
+    ran.says("the last seq is 1");
+    server.run(&["pub", "t", "2", "--key", "k", "--expect-key-seq", "1"]).ok();
+    let ran =
+        server.run(&["pub", "t", "3", "--key", "k", "--expect-key-seq", "1", "--json"]).exits(5);
+    let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!(error["code"], 7);
+}
+
+#[test]
+fn a_missing_topic_is_exit_6_with_the_name_that_was_meant() {
+    let server = Server::start();
+    server.run(&["topic", "create", "orders.created"]).ok();
+    let ran = server.run(&["pub", "orders.craeted", "x"]).exits(6);
+    ran.says("did you mean orders.created?").says("--create");
+    server.run(&["pub", "zebra", "x"]).exits(6).says("gapless topic create zebra");
+    server.run(&["get", "orders.creatd", "k"]).exits(6).says("did you mean orders.created?");
+    let ran = server.run_with(&["pub", "zebra", "--lines"], b"a\nb\n").exits(6);
+    ran.says("no message was acknowledged before it");
+}
+
+#[test]
+fn what_the_topic_does_not_allow_is_exit_5() {
+    let server = Server::start();
+    server.run(&["topic", "create", "small", "--max-message-bytes", "100"]).ok();
+    let long = "x".repeat(1000);
+    server.run(&["pub", "small", &long]).exits(5).says("at most");
+    let lines = format!("fits\n{long}\nnever\n");
+    let ran = server.run_with(&["pub", "small", "--lines"], lines.as_bytes()).exits(5);
+    ran.says("1 messages were acknowledged before it, up to seq 1");
+    let key = "k".repeat(5000);
+    server.run(&["pub", "small", "x", "--key", &key]).exits(5).says("key has 5000 bytes");
+    let huge = vec![b'x'; 5 << 20];
+    server.run_with(&["pub", "small"], &huge).exits(1).says("the most there can be");
+}
+
+#[test]
+fn a_delayed_message_can_be_called_off() {
+    let server = Server::start();
+    let ran = server.run(&["pub", "t", "later", "--create", "--delay", "1h", "--json"]).ok();
+    let id = ran.json()[0]["scheduled"].as_u64().unwrap().to_string();
+    server.run(&["cancel", &id]).ok().shows("called off");
+    server.run(&["cancel", &id]).exits(6).says("no delayed message");
+    server.run(&["pub", "t", "later", "--at", "+2h"]).ok().shows("scheduled for 2");
+    server.run(&["pub", "t", "later", "--at", "9999-01-01"]).exits(5).says("times");
+    let soon = server.run(&["pub", "t", "soon", "--delay", "10ms"]).ok();
+    soon.shows("gapless cancel");
+    // It appears by itself.
+    let mut follow = server.begin(&["sub", "t", "--count", "1"]);
+    assert_eq!(follow.out.next(), "t 1 - soon");
+}
+
+#[test]
+fn get_shows_the_latest_of_a_key() {
+    let server = Server::start();
+    server.run(&["topic", "create", "prices", "--compact"]).ok();
+    server.run(&["pub", "prices", "12", "--key", "apples"]).ok();
+    server.run(&["pub", "prices", "13", "--key", "apples"]).ok();
+    server.run(&["get", "prices", "apples"]).ok().prints(&["prices 2 apples 13"]);
+    let ran = server.run(&["get", "prices", "apples", "--json"]).ok();
+    assert_eq!(ran.json()[0]["body"], "13");
+    server.run(&["get", "prices", "pears"]).exits(6).says("no message of key \"pears\"");
+    server.run(&["get", "prices", "--seq", "99"]).exits(6).says("no message 99");
+    server.run(&["pub", "prices", "--key", "apples", "--tombstone"]).ok();
+    server.run(&["get", "prices", "apples"]).exits(6).says("removed");
+}
+
+#[test]
+fn wrong_words_are_exit_2_and_teach() {
+    let server = Server::start();
+    for (words, teaches) in [
+        (&["pub"][..], "<TOPIC>"),
+        (&["pub", "a b", "x"], "orders.eu.created"),
+        (&["pub", "a.*", "x"], "patterns only"),
+        (&["pub", "a", "x", "--ttl", "5"], "10ms, 5s"),
+        (&["pub", "a", "x", "--delay", "soon"], "10ms, 5s"),
+        (&["pub", "a", "x", "--at", "noon"], "2026-11-15"),
+        (&["pub", "a", "x", "--delay", "1s", "--at", "2099-01-01"], "cannot be used with"),
+        (&["pub", "a", "x", "--header", "novalue"], "trace=abc123"),
+        (&["pub", "a", "x", "--durability", "rock"], "survives power loss"),
+        (&["pub", "a", "x", "--count", "0"], "0 is not in"),
+        (&["pub", "a", "x", "--lines"], "cannot be used with"),
+        (&["pub", "a", "x", "--id", "i", "--count", "2"], "--id names one message"),
+        (&["pub", "a", "x", "--expect-seq", "1", "--count", "2"], "one message"),
+        (&["pub", "a", "x", "--expect-key-seq", "1"], "--key"),
+        (&["pub", "a", "--tombstone"], "--key"),
+        (&["get", "a"], "<KEY"),
+        (&["get", "a", "k", "--seq", "1"], "cannot be used with"),
+        (&["cancel", "x"], "invalid"),
+    ] {
+        server.run(words).exits(2).says(teaches);
+    }
+}

@@ -1,0 +1,74 @@
+//! `gapless serve`: it tells where it listens, ends cleanly, and refuses what cannot be.
+
+use crate::support::{Running, Server, alone, gapless, run};
+
+#[test]
+fn a_server_says_where_it_is_and_ends_cleanly() {
+    let mut server = Server::start();
+    server.run(&["stats"]).ok().shows("epoch");
+    assert_eq!(server.stop(), Some(0));
+    server.run(&["stats", "--wait", "0s"]).exits(4).says("gapless serve");
+}
+
+#[test]
+fn serving_is_the_default_and_ready_is_told_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = gapless();
+    command.current_dir(folder.path()).env("GAPLESS_NATIVE_LISTEN", "127.0.0.1:0").arg("--json");
+    let mut server = Running::start(&mut command);
+    let ready: serde_json::Value = serde_json::from_str(&server.out.next()).unwrap();
+    assert_eq!(ready["event"], "ready");
+    let address = ready["native"].as_str().unwrap();
+    run(gapless().args(["--server", address, "stats"]), None).ok().shows("epoch");
+    assert!(folder.path().join("gapless-data").is_dir());
+    server.signal("INT");
+    assert_eq!(server.wait(), Some(0));
+    let log = server.err.rest();
+    let last: serde_json::Value = serde_json::from_str(log.last().unwrap()).unwrap();
+    assert_eq!(last["message"], "stopped cleanly");
+}
+
+#[test]
+fn the_unix_socket_is_as_good() {
+    let server = Server::start();
+    run(gapless().args(["--server", &server.socket(), "stats", "--json"]), None).ok();
+}
+
+#[test]
+fn one_folder_has_one_server() {
+    let server = Server::start();
+    let data = server.data().display().to_string();
+    alone(&["serve", "--data", &data, "--listen", "127.0.0.1:0"]).exits(1).says("--data DIR");
+    server.run(&["doctor", "--repair", "--data", &data]).exits(1).says("stop the server first");
+}
+
+#[test]
+fn what_cannot_be_listened_on_is_told() {
+    let server = Server::start();
+    let other = tempfile::tempdir().unwrap();
+    let data = other.path().display().to_string();
+    alone(&["serve", "--data", &data, "--listen", server.address()]).exits(1).says("--listen");
+    alone(&["serve", "--data", &data, "--listen", "nonsense"]).exits(1).says("nonsense");
+}
+
+#[test]
+fn a_server_that_comes_up_in_time_is_waited_for() {
+    let mut server = Server::start();
+    let socket = server.socket();
+    assert_eq!(server.stop(), Some(0));
+    let mut waiting =
+        Running::start(gapless().args(["--server", &socket, "--wait", "60s", "stats"]));
+    server.crash_and_restart();
+    waiting.out.until("epoch");
+    assert_eq!(waiting.wait(), Some(0));
+}
+
+#[test]
+fn no_server_is_exit_4_with_what_to_do() {
+    let ran = alone(&["--server", "127.0.0.1:1", "--wait", "0s", "pub", "a", "b"]);
+    ran.exits(4).says("cannot connect to 127.0.0.1:1").says("gapless serve --listen 127.0.0.1:1");
+    let ran = alone(&["--server", "unix:/nowhere/x", "--wait", "10ms", "topic", "ls", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!((error["exit"].clone(), ran.code), (4.into(), Some(4)));
+    alone(&["--server", "a b", "stats"]).exits(2).says("host:port or unix:/path");
+}
