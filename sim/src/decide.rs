@@ -61,7 +61,8 @@ pub fn decide(state: &State, offers: &[Offer], floor: &dyn Fn(TopicKey) -> u64, 
         let wrong: Vec<u64> = actual.iter().copied().filter(|each| *each != expected).collect();
         if !(wrong.is_empty() || (one.fresh.is_empty() && !one.known.is_empty())) {
             if !holds {
-                return Decision::Refuse(wrong);
+                // Whichever is looked at first is told.
+                return Decision::Refuse([doubt.unwrap_or_default(), wrong].concat());
             }
             doubt = Some(wrong);
         }
@@ -91,7 +92,9 @@ fn last_of_key(topic: &TopicModel, key: &[u8], floor: u64, now: Timestamp) -> Ve
         match (message.is_expired(now), seq < floor || removed || by_count) {
             (true, _) => {}
             (false, true) => break,
-            (false, false) => return found,
+            // One that is compacted away and then expires leaves nothing of its key.
+            (false, false) if found.len() == 1 => return found,
+            (false, false) => break,
         }
     }
     found.push(0);

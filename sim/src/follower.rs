@@ -302,7 +302,9 @@ impl World {
         }
         if seq <= follower.newest_to && at_once && !self.is_failed() {
             let newest = message.message.key.as_ref().and_then(|each| topic.newest(each));
-            ensure(newest.is_some_and(|(newest, _)| newest == seq), || story("superseded came"))?;
+            ensure(newest.is_some_and(|(newest, _)| newest == seq), || {
+                story(&format!("superseded by {newest:?} came"))
+            })?;
         }
         Ok(())
     }

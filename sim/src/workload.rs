@@ -19,6 +19,8 @@ use crate::world::{Asked, Checked, ExpectedAck, Outcome, Sent, World, broken, en
 
 /// Sent messages that may be sent again.
 const SENT_MAX: usize = 40;
+/// Messages that wait for their time.
+const DELAYED_MAX: usize = 20;
 
 impl World {
     fn message(&mut self) -> (u64, Message) {
@@ -374,7 +376,14 @@ impl World {
             // The topic of delayed messages is made first, which waits for the disk.
             return Ok(());
         }
-        let (_, mut message) = self.message();
+        if self.now.delayed.waiting.len() >= DELAYED_MAX {
+            return Ok(());
+        }
+        let (number, mut message) = self.message();
+        if let Some(body) = &mut message.body {
+            // Small, so that the journal takes all that come due at once.
+            *body = Bytes::from(format!("m{number}"));
+        }
         let due = self.time().after(self.random.ms(1, 30_000));
         message.not_before = Some(due);
         let options = self.durability();

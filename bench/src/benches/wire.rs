@@ -127,10 +127,7 @@ pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
         Table::new("over the wire (TCP on loopback); the hardware is a bare relay in the same run");
     let raw = Server::raw()?;
     table.push(publish::generator_alone(options)?.notes(format!("load {:.1}", load_average()?)));
-    let mut show = |row: Row| {
-        eprintln!("{row}");
-        table.push(row);
-    };
+    let mut show = |row: Row| table.push(row);
     if options.has(Part::Publish) {
         publish::run(dir, &raw, options, &mut show)?;
     }

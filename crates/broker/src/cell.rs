@@ -154,9 +154,11 @@ impl CellState {
     /// floor is written down.
     pub(crate) fn first(&self) -> Seq {
         let next = self.machine.settled().next();
-        let by_count = self.settings.retention.count.map_or(Seq(1), |count| {
-            Seq(next.0.saturating_sub(count).max(1))
-        });
+        let by_count = self
+            .settings
+            .retention
+            .count
+            .map_or(Seq(1), |count| Seq(next.0.saturating_sub(count).max(1)));
         self.machine.first().max(by_count)
     }
 
@@ -168,8 +170,7 @@ impl CellState {
     pub(crate) fn view(&self) -> View {
         let next = self.next();
         let by_count = self.first() > self.machine.first();
-        let reason =
-            if by_count { GapReason::Retention } else { self.machine.floor_reason() };
+        let reason = if by_count { GapReason::Retention } else { self.machine.floor_reason() };
         View {
             first: self.first(),
             floor_reason: reason,

@@ -18,8 +18,9 @@ use gapless_core::{
 
 use crate::broker::{Broker, Inner};
 use crate::cell::Cell;
+use crate::commit::Prepared;
 use crate::error::TopicError;
-use crate::publish::{Atomic, Prepared, Publishing};
+use crate::publish::{Atomic, Publishing};
 
 const TOPIC: &str = "$delayed";
 const TO: &str = "gapless-delayed-topic";
@@ -278,7 +279,8 @@ impl Inner {
     fn forget_done(&self, cell: &Arc<Cell>, now: Timestamp) {
         let below = {
             let state = cell.lock();
-            let first = state.delayed.as_ref().and_then(|waiting| waiting.by_seq.keys().next().copied());
+            let first =
+                state.delayed.as_ref().and_then(|waiting| waiting.by_seq.keys().next().copied());
             first.unwrap_or(state.next())
         };
         if let Err(error) = self.trim(cell, below, gapless_core::GapReason::Expiry, now) {

@@ -95,8 +95,11 @@ pub enum FollowError {
 
 /// Why a token is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no position; expected 16 hex digits, a colon and a number, as in \
-         `{}:42`", Epoch(0x1234))]
+#[error(
+    "{text:?} is no position; expected 16 hex digits, a colon and a number, as in \
+         `{}:42`",
+    Epoch(0x1234)
+)]
 pub struct TokenError {
     /// What was given.
     pub text: String,

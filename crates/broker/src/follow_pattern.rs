@@ -6,8 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -56,11 +56,7 @@ fn wanted(inner: &Inner, pattern: &Pattern, id: TopicId) -> Option<Arc<Cell>> {
 }
 
 impl PatternFollower {
-    pub(crate) fn new(
-        inner: &Inner,
-        shared: &Shared,
-        next: Position,
-    ) -> Self {
+    pub(crate) fn new(inner: &Inner, shared: &Shared, next: Position) -> Self {
         let pattern = shared.pattern.clone();
         let mailbox = inner.router.add(&pattern, shared.id);
         Self {

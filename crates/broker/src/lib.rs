@@ -27,9 +27,11 @@
 //!
 //! Everything is synchronous inside; what waits is a future of no particular runtime.
 
+mod admin;
 mod broker;
 mod cell;
 mod clock;
+mod commit;
 mod delayed;
 mod delivery;
 mod error;
@@ -44,13 +46,15 @@ mod publish;
 mod recover;
 mod retention;
 mod router;
+mod subscribe;
 mod subscription;
 mod token;
 mod topics;
 mod volatile;
 mod wait;
 
-pub use broker::{Broker, BrokerOptions, BrokerState, TopicInfo};
+pub use admin::TopicInfo;
+pub use broker::{Broker, BrokerOptions, BrokerState};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
 pub use delivery::{Delivered, DeliveredRef, Delivery, GapNotice, Messages};
 pub use error::{BrokerOpenError, CloseError, FollowError, SubscribeError, TokenError, TopicError};

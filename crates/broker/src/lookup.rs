@@ -75,11 +75,7 @@ impl Inner {
     }
 
     /// The message of this seq, if it may be read.
-    pub(crate) fn read_one(
-        &self,
-        cell: &Cell,
-        seq: Seq,
-    ) -> Result<Option<Delivered>, ReadError> {
+    pub(crate) fn read_one(&self, cell: &Cell, seq: Seq) -> Result<Option<Delivered>, ReadError> {
         let Some(batch) = self.batch_at(cell, seq)? else { return Ok(None) };
         let now = self.clock.now();
         let found = batch.records().find(|record| batch.seq_of(record) == seq);

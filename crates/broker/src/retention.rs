@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gapless_core::topic::{Effect, Input};
-use gapless_core::{
-    Durability, EntryHeader, EntryKind, Gap, GapReason, Seq, Timestamp, TopicName,
-};
+use gapless_core::{Durability, EntryHeader, EntryKind, Gap, GapReason, Seq, Timestamp, TopicName};
 use gapless_journal::{ReadError, Ticket};
 
-use crate::broker::{Broker, Inner, begin_error, confirmed};
+use crate::admin::{begin_error, confirmed};
+use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, lock};
 use crate::error::TopicError;
 
@@ -163,11 +162,7 @@ impl Inner {
     }
 
     /// Carries out retention by bytes and by count.
-    pub(crate) fn enforce_size(
-        &self,
-        cell: &Arc<Cell>,
-        now: Timestamp,
-    ) -> Result<(), TopicError> {
+    pub(crate) fn enforce_size(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), TopicError> {
         let (first, settings) = {
             let state = cell.lock();
             (state.first(), Arc::clone(&state.settings))
@@ -245,4 +240,3 @@ fn trimmed(effect: Option<Effect>) -> Option<Gap> {
         _ => None,
     }
 }
-

@@ -50,8 +50,16 @@ mod tests {
         let token = Token { epoch: Epoch(0xab), position: Position(42) };
         assert_eq!(token.to_string(), "00000000000000ab:42");
         assert_eq!(token.to_string().parse(), Ok(token));
-        for text in ["", ":", "ab:42", "00000000000000ab:", "00000000000000ab:-1",
-            "00000000000000ab:+1", "00000000000000zz:1", "00000000000000ab:99999999999999999999"] {
+        for text in [
+            "",
+            ":",
+            "ab:42",
+            "00000000000000ab:",
+            "00000000000000ab:-1",
+            "00000000000000ab:+1",
+            "00000000000000zz:1",
+            "00000000000000ab:99999999999999999999",
+        ] {
             assert!(text.parse::<Token>().is_err(), "{text}");
         }
     }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use gapless_core::entry::{ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES};
 use gapless_core::topic::Input;
 use gapless_core::{
-    Accepted, Durability, EntryHeader, EntryKind, Expect, GapReason, PublishAck, PublishOptions, Records,
-    RejectReason, Seq, TopicId, TopicName, resolve,
+    Accepted, Durability, EntryHeader, EntryKind, Expect, GapReason, PublishAck, PublishOptions,
+    Records, RejectReason, Seq, TopicId, TopicName, resolve,
 };
 use gapless_journal::Lsn;
 
 use crate::broker::Inner;
 use crate::cell::Cell;
-use crate::publish::{Offer, Publishing, key_trouble, loose_batch, offer, without_duplicates};
+use crate::commit::{Offer, key_trouble, loose_batch, offer, without_duplicates};
+use crate::publish::Publishing;
 
 impl Inner {
     /// Into a topic that was made to be volatile.
@@ -157,4 +158,3 @@ impl Publishing {
         }))
     }
 }
-

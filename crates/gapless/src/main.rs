@@ -51,7 +51,7 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
     log::begin(level, global.json)?;
     match command {
         Command::Serve(options) => cmd::serve::run(&options, &configuration(global)?, out),
-        Command::Pub(options) => cmd::publish::run(options, global, out),
+        Command::Pub(options) => cmd::publish::run(&options, global, out),
         Command::Sub(options) => cmd::subscribe::run(options, global, out),
         Command::Get(options) => cmd::get::run(&options, global, out),
         Command::Topic(options) => cmd::topic::run(options, global, out),

@@ -52,10 +52,7 @@ pub(super) struct Delivered {
 }
 
 /// Looks through a `Messages` frame and hands out each batch.
-pub(super) fn delivered<'a>(
-    frame: Seen<'a>,
-    mut each: impl FnMut(&'a [u8]),
-) -> Option<Delivered> {
+pub(super) fn delivered<'a>(frame: Seen<'a>, mut each: impl FnMut(&'a [u8])) -> Option<Delivered> {
     let payload = frame.payload()?;
     let (head, mut rest) = payload.split_at_checked(MESSAGES_HEAD_BYTES)?;
     let mut messages = 0;

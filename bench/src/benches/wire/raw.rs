@@ -1,6 +1,6 @@
 //! What anybody could do: bytes over a socket, and nothing else.
 //!
-//! A connection begins with what it wants, as four numbers, and gets one byte when it has it.
+//! A connection begins with what it wants, as two numbers, and gets one byte when it has it.
 //! Each has a thread of its own that blocks: the shape with the fewest wake-ups.
 
 use std::io::{self, Read, Write};
@@ -102,26 +102,20 @@ fn one(mut stream: TcpStream, joined: &Joined) -> io::Result<()> {
     let mut wish = [0; WISH_BYTES];
     stream.read_exact(&mut wish)?;
     let Some(wish) = Wish::decode(wish) else { return Ok(()) };
-    let mut all = || joined.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = joined.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut to = if wish == Wish::Relay { std::mem::take(&mut *all) } else { Vec::new() };
+    // Told while nobody can relay: who knows that it has joined is among them.
+    stream.write_all(&[1])?;
+    if wish == Wish::Join {
+        all.push(stream);
+        return Ok(());
+    }
+    drop(all);
     match wish {
-        Wish::Join => {
-            stream.write_all(&[1])?;
-            all().push(stream);
-            Ok(())
-        }
-        Wish::Relay => {
-            let mut to = std::mem::take(&mut *all());
-            stream.write_all(&[1])?;
-            relay(stream, &mut to)
-        }
-        Wish::Answer { bytes } => {
-            stream.write_all(&[1])?;
-            answer(stream, bytes)
-        }
-        Wish::Source { bytes } => {
-            stream.write_all(&[1])?;
-            source(stream, bytes)
-        }
+        Wish::Join => Ok(()),
+        Wish::Relay => relay(stream, &mut to),
+        Wish::Answer { bytes } => answer(stream, bytes),
+        Wish::Source { bytes } => source(stream, bytes),
     }
 }
 

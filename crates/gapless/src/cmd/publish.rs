@@ -97,7 +97,7 @@ pub(crate) struct PubOptions {
     count: u64,
 }
 
-pub(crate) fn run(options: PubOptions, global: &Global, out: &mut Output) -> Done {
+pub(crate) fn run(options: &PubOptions, global: &Global, out: &mut Output) -> Done {
     let many = options.lines || options.count > 1;
     if many && options.id.is_some() {
         return Err(Failure::words("--id names one message, and there are several")
@@ -107,12 +107,12 @@ pub(crate) fn run(options: PubOptions, global: &Global, out: &mut Output) -> Don
         return Err(Failure::words("an expectation is about one message, and there are several"));
     }
     // Read before connecting: whoever types takes their time.
-    let bodies = bodies(&options, out)?;
+    let bodies = bodies(options, out)?;
     with_client(global, out, async |client, out| {
         if options.create {
             create(client, &options.topic).await?;
         }
-        let wishes = Wishes::new(&options);
+        let wishes = Wishes::new(options);
         publish(client, &wishes, bodies, out).await
     })
 }

@@ -171,7 +171,7 @@ fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
 
 fn at_least<T>(config: &Config, key: &'static str, least: T) -> Result<T, ConfigError>
 where
-    T: FromStr + PartialOrd + std::fmt::Display,
+    T: Copy + FromStr + PartialOrd + std::fmt::Display,
 {
     let value: T = config.get(key)?;
     if value >= least { Ok(value) } else { Err(config.bad(key, &format!("use at least {least}"))) }

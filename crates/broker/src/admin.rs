@@ -1,0 +1,277 @@
+//! Topics: made, configured, described, listed, deleted; each change flushed before it is told.
+
+use std::sync::Arc;
+
+use gapless_core::topic::Input;
+use gapless_core::{
+    Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, TopicName, TopicSettings,
+};
+use gapless_journal::{BeginError, Failure, Ticket};
+
+use crate::broker::{Broker, Inner};
+use crate::cell::{Cell, lock};
+use crate::delayed::delayed_name;
+use crate::error::TopicError;
+use crate::recover::{is_kept, put_named};
+
+/// A topic as seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicInfo {
+    /// Its name.
+    pub name: TopicName,
+    /// Its number, which no other topic ever has.
+    pub id: u64,
+    /// Its settings.
+    pub settings: TopicSettings,
+    /// The first seq that can be read.
+    pub first: Seq,
+    /// The next seq.
+    pub next: Seq,
+    /// Bytes kept, about.
+    pub bytes: u64,
+}
+
+impl Broker {
+    /// Makes a topic. One that is there with equal settings is fine.
+    ///
+    /// # Errors
+    /// Says why not; nothing was changed then.
+    pub fn create_topic(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<TopicInfo, TopicError> {
+        if name.is_system() {
+            return Err(TopicError::System(name.clone()));
+        }
+        let cell = self.inner.create_topic(name, settings)?;
+        Ok(self.inner.describe(&cell))
+    }
+
+    /// Makes many topics of the same settings with one flush; those that are there with
+    /// equal settings are fine.
+    ///
+    /// # Errors
+    /// Says at which name it ended; those before it are made.
+    pub fn create_topics(
+        &self,
+        names: &[TopicName],
+        settings: TopicSettings,
+    ) -> Result<(), TopicError> {
+        if let Some(name) = names.iter().find(|name| name.is_system()) {
+            return Err(TopicError::System(name.clone()));
+        }
+        let mut last = None;
+        for name in names {
+            loop {
+                match self.inner.begin_topic(name, settings) {
+                    Ok((_, ticket)) => last = ticket.or(last),
+                    Err(TopicError::System_(PubSubError::Unavailable))
+                        if self.inner.journal.failure().is_none() =>
+                    {
+                        // Too much waits to be written: make room, then go on.
+                        self.inner.journal.flush();
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+                break;
+            }
+        }
+        confirmed(last)
+    }
+
+    /// Gives a topic other settings.
+    ///
+    /// # Errors
+    /// Says why not; nothing was changed then.
+    pub fn configure_topic(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<TopicInfo, TopicError> {
+        if name.is_system() {
+            return Err(TopicError::System(name.clone()));
+        }
+        settings.validate()?;
+        // Found under the lock: settings written after a deletion would bring it back.
+        let one_at_a_time = lock(&self.inner.admin);
+        let cell = self.inner.cell(name)?;
+        let before = Arc::clone(&cell.lock().settings);
+        if before.storage != settings.storage {
+            return Err(TopicError::Storage(name.clone()));
+        }
+        if *before != settings {
+            // What the settings so far let go was told to be gone, and stays so.
+            let now = self.inner.clock.now();
+            self.inner.enforce_age(&cell, now)?;
+            self.inner.enforce_size(&cell, now)?;
+            let ticket = self.inner.write_settings(&cell, settings)?;
+            drop(one_at_a_time);
+            confirmed(ticket)?;
+            lock(&cell.trims).push(cell.id);
+            self.inner.keeper.wake();
+            self.inner.emit("topic.configured", &[("topic", name.as_str().into())]);
+            self.inner.journal.note_dead();
+        }
+        Ok(self.inner.describe(&cell))
+    }
+
+    /// Removes a topic with all its messages; its followers are told.
+    ///
+    /// # Errors
+    /// Says why not; nothing was changed then.
+    pub fn delete_topic(&self, name: &TopicName) -> Result<(), TopicError> {
+        if name.is_system() {
+            return Err(TopicError::System(name.clone()));
+        }
+        let inner = &self.inner;
+        let one_at_a_time = lock(&inner.admin);
+        let cell = inner.cell(name)?;
+        let ticket = {
+            let mut state = cell.lock();
+            let ticket = if state.is_durable() {
+                let mut append = inner.journal.begin(128).map_err(begin_error)?;
+                let time = append.time(inner.clock.now());
+                let header = EntryHeader {
+                    topic: cell.id,
+                    time,
+                    ..EntryHeader::new(EntryKind::TopicDelete)
+                };
+                state.as_of = append.entry(header, &[]);
+                Some(append.finish(Durability::Flushed, Durability::Flushed))
+            } else {
+                None
+            };
+            state.deleted = true;
+            ticket
+        };
+        inner.topics.remove(&cell);
+        let wakers = cell.lock().wake_all();
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        drop(one_at_a_time);
+        confirmed(ticket)?;
+        inner.metrics.topics.set(inner.topics.len() as f64);
+        inner.emit("topic.deleted", &[("topic", name.as_str().into())]);
+        inner.journal.note_dead();
+        Ok(())
+    }
+
+    /// What a topic is and holds.
+    ///
+    /// # Errors
+    /// When there is no such topic.
+    pub fn describe_topic(&self, name: &TopicName) -> Result<TopicInfo, TopicError> {
+        let cell = self.inner.cell(name)?;
+        self.inner.enforce_age(&cell, self.inner.clock.now())?;
+        Ok(self.inner.describe(&cell))
+    }
+
+    /// The topics that match, by name. The broker's own are shown only to patterns that
+    /// name them.
+    pub fn list_topics(&self, pattern: &Pattern) -> Vec<TopicInfo> {
+        let cells = self.inner.topics.matching(pattern);
+        let mut found: Vec<_> = cells.iter().map(|cell| self.inner.describe(cell)).collect();
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        found
+    }
+}
+
+impl Inner {
+    pub(crate) fn describe(&self, cell: &Cell) -> TopicInfo {
+        let (first, tail, in_memory, settings, next) = {
+            let state = cell.lock();
+            let view = state.view();
+            (view.first, view.tail, state.tail_bytes, *state.settings, view.next)
+        };
+        let bytes = self.bytes_in_segments(cell, first, tail).unwrap_or(0) + in_memory;
+        TopicInfo { name: cell.name.clone(), id: cell.id.0, settings, first, next, bytes }
+    }
+
+    pub(crate) fn create_topic(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<Arc<Cell>, TopicError> {
+        let (cell, ticket) = self.begin_topic(name, settings)?;
+        confirmed(ticket)?;
+        Ok(cell)
+    }
+
+    /// Makes a topic; the ticket tells when it is flushed.
+    fn begin_topic(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<(Arc<Cell>, Option<Ticket>), TopicError> {
+        settings.validate()?;
+        if self.is_closed() {
+            return Err(PubSubError::Stopped.into());
+        }
+        let _one_at_a_time = lock(&self.admin);
+        if let Some(cell) = self.topics.find(name) {
+            let equal = *cell.lock().settings == settings;
+            return if equal { Ok((cell, None)) } else { Err(TopicError::Exists(name.clone())) };
+        }
+        let max = self.limits.topics_max;
+        if self.topics.len() >= max {
+            return Err(TopicError::TooMany { max });
+        }
+        let id = self.topics.new_id();
+        let shared = self.topics.share(settings);
+        let cell = Cell::new(id, name.clone(), shared, Arc::clone(&self.topics.trims));
+        if *name == delayed_name() {
+            cell.lock().delayed.get_or_insert_default();
+        }
+        let cell = Arc::new(cell);
+        let ticket = self.write_settings(&cell, settings)?;
+        self.topics.insert(Arc::clone(&cell));
+        self.metrics.topics.set(self.topics.len() as f64);
+        self.emit("topic.created", &[("topic", name.as_str().into())]);
+        Ok((cell, ticket))
+    }
+
+    /// Writes settings down and puts them into force; the ticket tells when they are flushed.
+    fn write_settings(
+        &self,
+        cell: &Arc<Cell>,
+        settings: TopicSettings,
+    ) -> Result<Option<Ticket>, TopicError> {
+        let shared = self.topics.share(settings);
+        let mut state = cell.lock();
+        let mut ticket = None;
+        let mut time = self.clock.now();
+        if is_kept(&settings) {
+            let mut body = Vec::new();
+            put_named(&mut body, &cell.name, &settings);
+            let mut append = self.journal.begin(64 + body.len()).map_err(begin_error)?;
+            time = append.time(time);
+            let header =
+                EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicSet) };
+            state.as_of = append.entry(header, &body);
+            ticket = Some(append.finish(Durability::Flushed, Durability::Flushed));
+        }
+        state.settings = shared;
+        state.step(time, Input::Window(settings.dedup));
+        drop(state);
+        self.topics.note_age(cell.id, settings.retention.age.is_some());
+        Ok(ticket)
+    }
+}
+
+/// Blocks until what was written down is flushed.
+pub(crate) fn confirmed(ticket: Option<Ticket>) -> Result<(), TopicError> {
+    match ticket.map(Ticket::wait) {
+        Some(Err(_)) => Err(PubSubError::Poisoned.into()),
+        Some(Ok(_)) | None => Ok(()),
+    }
+}
+
+pub(crate) fn begin_error(error: BeginError) -> PubSubError {
+    match error {
+        BeginError::Full => PubSubError::StorageFull,
+        BeginError::Failed(Failure::Closed) => PubSubError::Stopped,
+        BeginError::Failed(_) | BeginError::Busy { .. } => PubSubError::Unavailable,
+        other => PubSubError::Internal(other.to_string()),
+    }
+}

@@ -1,0 +1,517 @@
+//! The one way into the journal for messages: several topics, cells and the end of a delayed
+//! message in one place of a frame, all of it or nothing.
+//!
+//! Locks are taken in one order: topics by their numbers, then the topic of delayed messages,
+//! then the frame. Everything that may refuse does so before anything is put.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+
+use bytes::Bytes;
+use gapless_core::batch::{FLAG_IDS, put_varint};
+use gapless_core::entry::ENTRY_HEADER_BYTES;
+use gapless_core::topic::{Effect, Input};
+use gapless_core::{
+    Accepted, Batch, Durability, Entry, EntryHeader, EntryKind, Expect, Position, PubSubError,
+    PublishAck, PublishOptions, Records, RecordsBuilder, RejectReason, Resolved, Seq, Timestamp,
+    TopicName, resolve,
+};
+use gapless_journal::{Append, ReadError, Sink, checksum};
+
+use crate::broker::Inner;
+use crate::cell::{Cell, CellState};
+use crate::delayed::{NOT_WAITING, due_of};
+use crate::error::refused;
+use crate::publish::{Atomic, Publishing};
+
+/// One publish in this many is timed for `gapless_ack_seconds`: reading the clock for each
+/// would cost more than it tells.
+const TIMED_ONE_IN: u64 = 16;
+
+/// A part of a publish whose topic is found.
+pub(crate) struct Prepared {
+    cell: Arc<Cell>,
+    sink: Arc<dyn Sink>,
+    records: Records,
+    crc: u32,
+    expect: Option<Expect>,
+    /// The key for an expectation about one, and what segments know of it.
+    key: Option<(u128, Option<Seq>, u64)>,
+}
+
+impl Prepared {
+    pub(crate) fn new(cell: Arc<Cell>, records: Records, expect: Option<Expect>) -> Self {
+        let crc = checksum(&records.bytes);
+        let sink: Arc<dyn Sink> = Arc::clone(&cell) as _;
+        Self { cell, sink, records, crc, expect, key: None }
+    }
+}
+
+impl Inner {
+    pub(crate) fn reject(&self, topic: &TopicName, reason: RejectReason) -> Publishing {
+        self.metrics.rejected(&reason);
+        self.emit(
+            "publish.rejected",
+            &[("topic", topic.as_str().into()), ("reason", reason.name().into())],
+        );
+        Publishing::rejected(reason)
+    }
+
+    pub(crate) fn commit_atomic(&self, mut atomic: Atomic, options: &PublishOptions) -> Publishing {
+        let mut parts = Vec::with_capacity(atomic.parts.len());
+        for part in std::mem::take(&mut atomic.parts) {
+            let records = match part.messages {
+                Ok(records) => records,
+                Err(reason) => return self.reject(&part.topic, reason),
+            };
+            if part.topic.is_system() {
+                return self.reject(&part.topic, RejectReason::InvalidTopic);
+            }
+            let Some(cell) = self.topics.find(&part.topic) else {
+                return self.reject(&part.topic, RejectReason::UnknownTopic);
+            };
+            if !cell.lock().is_durable() {
+                return self.reject(&part.topic, RejectReason::NotDurable);
+            }
+            parts.push(Prepared::new(cell, records, part.expect));
+        }
+        // A topic is locked once, so parts of one topic must be put together by the caller;
+        // topics are locked in the order of their numbers, so that two commits never wait
+        // for each other.
+        let mut ids: Vec<_> = parts.iter().map(|part| part.cell.id).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            let name = parts[0].cell.name.clone();
+            return self.reject(&name, RejectReason::InvalidPayload);
+        }
+        if let Some(reason) = self.check_cells(&atomic.cells) {
+            return self.reject(&cells_name(), reason);
+        }
+        self.commit(parts, &atomic, options)
+    }
+
+    fn check_cells(&self, cells: &[(Bytes, Option<Bytes>)]) -> Option<RejectReason> {
+        let max = self.limits.cell_bytes_max;
+        for (name, value) in cells {
+            let bytes = value.as_ref().map_or(0, Bytes::len).max(name.len());
+            if bytes > max {
+                return Some(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 });
+            }
+            if name.is_empty() {
+                return Some(RejectReason::InvalidPayload);
+            }
+        }
+        (self.cells_after(cells) > self.limits.cells_max).then_some(RejectReason::QueueFull)
+    }
+
+    /// The one way into the journal for messages.
+    pub(crate) fn commit(
+        &self,
+        mut parts: Vec<Prepared>,
+        atomic: &Atomic,
+        options: &PublishOptions,
+    ) -> Publishing {
+        for part in &mut parts {
+            if let Err(error) = self.look_up_key(part) {
+                return Publishing::failed(error);
+            }
+        }
+        let count = self.published.fetch_add(1, Ordering::Relaxed);
+        let began = count.is_multiple_of(TIMED_ONE_IN).then(|| self.clock.monotonic());
+        let mut publishing = loop {
+            match self.try_commit(&mut parts, atomic, options) {
+                Tried::Done(publishing) => break publishing,
+                Tried::KeyMoved(at) => {
+                    if let Err(error) = self.look_up_key(&mut parts[at]) {
+                        return Publishing::failed(error);
+                    }
+                }
+            }
+        };
+        if self.journal.wants_keeping() {
+            self.keeper.wake();
+        }
+        publishing.timing = began.and_then(|began| Some((self.me.upgrade()?, began)));
+        publishing
+    }
+
+    /// For an expectation about a key: what segments know of it, looked up without a lock.
+    fn look_up_key(&self, part: &mut Prepared) -> Result<(), PubSubError> {
+        if !matches!(part.expect, Some(Expect::KeyLast(_))) {
+            return Ok(());
+        }
+        let Some(key) = part.records.iter().next().and_then(|record| record.key) else {
+            return Ok(());
+        };
+        let hash = self.journal.key_hash(key);
+        let trouble = |error: ReadError| key_trouble(&error);
+        let evictions = self.track_keys(&part.cell).map_err(trouble)?.evictions;
+        let found = self.journal.latest_of_key(part.cell.id, hash).map_err(trouble)?;
+        part.key = Some((hash, found.map(|(seq, _)| seq), evictions));
+        Ok(())
+    }
+
+    /// Makes sure that the keys of a topic's messages in memory are known.
+    pub(crate) fn track_keys<'a>(
+        &self,
+        cell: &'a Cell,
+    ) -> Result<MutexGuard<'a, CellState>, ReadError> {
+        loop {
+            let mut state = cell.lock();
+            if state.tracks_keys() {
+                return Ok(state);
+            }
+            if state.machine.last() == state.machine.settled() || self.journal.failure().is_some() {
+                state.track_keys(|key| self.journal.key_hash(key));
+                return Ok(state);
+            }
+            drop(state);
+            self.settle()?;
+        }
+    }
+
+    /// Waits until what was accepted may be seen; with a full disk that would be for ever.
+    pub(crate) fn settle(&self) -> Result<(), ReadError> {
+        self.journal.flush();
+        if self.journal.is_full() { Err(ReadError::Full) } else { Ok(()) }
+    }
+
+    fn try_commit(
+        &self,
+        parts: &mut [Prepared],
+        atomic: &Atomic,
+        options: &PublishOptions,
+    ) -> Tried {
+        let mut order: Vec<usize> = (0..parts.len()).collect();
+        order.sort_unstable_by_key(|&at| parts[at].cell.id);
+        let mut states: Vec<Option<MutexGuard<'_, CellState>>> = Vec::new();
+        states.resize_with(parts.len(), || None);
+        let mut wanted = Durability::Memory;
+        let mut required = Durability::Memory;
+        for &at in &order {
+            let state = parts[at].cell.lock();
+            let part = &parts[at];
+            match self.check_part(part, &state, options) {
+                Ok(resolved) => {
+                    wanted = wanted.max(resolved.durability);
+                    let own = state.settings.defaults().durability;
+                    required = required.max(own.unwrap_or(self.defaults.durability));
+                }
+                Err(Refused::Reason(reason)) => {
+                    let name = part.cell.name.clone();
+                    drop(state);
+                    drop(states);
+                    return Tried::Done(self.reject(&name, reason));
+                }
+                Err(Refused::KeyMoved) => return Tried::KeyMoved(at),
+            }
+            states[at] = Some(state);
+        }
+        // After the topics, always: only the keeper locks both, and in this order.
+        let mut delay_state = atomic.delay_done.as_ref().map(|(cell, _, _)| cell.lock());
+        if let (Some((_, seq, _)), Some(state)) = (&atomic.delay_done, &delay_state)
+            && !state.delayed.as_ref().is_some_and(|waiting| waiting.contains(*seq))
+        {
+            // Somebody else published or cancelled it meanwhile.
+            return Tried::Done(Publishing::rejected(NOT_WAITING));
+        }
+        if parts.is_empty() {
+            wanted = options.durability.unwrap_or(self.defaults.durability);
+            required = wanted;
+        }
+        let mut append = match self.journal.begin(room_for(parts, atomic)) {
+            Ok(append) => append,
+            Err(error) => {
+                drop(states);
+                return Tried::Done(match refused(error) {
+                    Ok(reason) => {
+                        let topic = parts.first().map(|part| part.cell.name.clone());
+                        self.reject(&topic.unwrap_or_else(cells_name), reason)
+                    }
+                    Err(error) => Publishing::failed(error),
+                });
+            }
+        };
+        let time = append.time(self.clock.now());
+        let mut machines = Vec::new();
+        let several = parts.len() > 1;
+        let mut offers = Vec::with_capacity(parts.len());
+        for (part, state) in parts.iter().zip(&mut states) {
+            let state = state.as_mut().expect("every part's topic was locked above");
+            if several {
+                // A later part may be refused; then the earlier ones must not have happened.
+                machines.push(state.machine.clone());
+            }
+            let key_last = part.key.map(|(hash, in_segments, _)| {
+                let newest = state.latest_of_key(hash).map(|(seq, _)| seq).or(in_segments);
+                // What is gone does not count, whether or not the collector came to it.
+                newest.filter(|seq| *seq >= state.first()).unwrap_or_default()
+            });
+            let offer = offer(&part.records, (part.expect, key_last), state, time);
+            if let Offer::Rejected(reason) = offer {
+                for (state, machine) in states.iter_mut().zip(machines) {
+                    state.as_mut().expect("every part's topic was locked above").machine = machine;
+                }
+                let name = part.cell.name.clone();
+                drop(append);
+                drop(states);
+                return Tried::Done(self.reject(&name, reason));
+            }
+            offers.push(offer);
+        }
+        let mut acks = Vec::with_capacity(parts.len());
+        for ((part, state), offer) in parts.iter().zip(&mut states).zip(offers) {
+            let state = state.as_mut().expect("every part's topic was locked above");
+            acks.push(self.put_part(part, state, offer, (&mut append, time), wanted));
+        }
+        self.put_cells(atomic, &mut append, time);
+        if let (Some((cell, seq, cancelled)), Some(state)) = (&atomic.delay_done, &mut delay_state)
+        {
+            let header = EntryHeader {
+                time,
+                topic: cell.id,
+                seq: *seq,
+                flags: u16::from(*cancelled),
+                ..EntryHeader::new(EntryKind::DelayDone)
+            };
+            state.as_of = append.entry(header, &[]);
+            if let Some(delayed) = &mut state.delayed {
+                delayed.remove(*seq);
+            }
+        }
+        let ticket = append.finish(required, wanted);
+        drop((states, delay_state));
+        let known = |ack: &PublishAck| ack.accepted().is_some_and(|accepted| accepted.duplicate);
+        if wanted == Durability::Flushed && atomic.is_empty() && acks.iter().all(known) {
+            // Nothing was put, so no frame asks for a flush; but the first one may have been
+            // written only, and its duplicate must be as safe as its ack says.
+            self.journal.flush();
+        }
+        if acks.is_empty() {
+            // Nothing but cells: there is no seq to tell.
+            acks.push(PublishAck::Accepted(Accepted {
+                first: Seq(0),
+                last: Seq(0),
+                position: Position(0),
+                durability: wanted,
+                duplicate: false,
+            }));
+        }
+        let ticket = (wanted > Durability::Memory).then_some(ticket);
+        Tried::Done(Publishing { acks, result: Ok(()), ticket, timing: None })
+    }
+
+    /// Puts a part that the topic accepted into the frame.
+    fn put_part(
+        &self,
+        part: &Prepared,
+        state: &mut CellState,
+        offer: Offer,
+        (append, time): (&mut Append<'_>, Timestamp),
+        wanted: Durability,
+    ) -> PublishAck {
+        let (first, duplicates) = match offer {
+            Offer::Accepted { first, duplicates } => (first, duplicates),
+            Offer::Duplicates { first, last } => {
+                self.metrics.duplicates.increment(u64::from(part.records.count));
+                return PublishAck::Accepted(Accepted {
+                    first,
+                    last,
+                    position: Position(0),
+                    durability: wanted,
+                    duplicate: true,
+                });
+            }
+            Offer::Rejected(reason) => return PublishAck::Rejected(reason),
+        };
+        self.metrics.duplicates.increment(duplicates.len() as u64);
+        let fresh;
+        let (records, crc) = if duplicates.is_empty() {
+            (&part.records, part.crc)
+        } else {
+            fresh = without_duplicates(&part.records, &duplicates);
+            (&fresh, checksum(&fresh.bytes))
+        };
+        let place = (part.cell.id, first);
+        let position = append.batch(place, time, (records, crc), &part.sink);
+        let last_position = position.plus(u64::from(records.count - 1));
+        state.as_of = last_position;
+        state.note_keys(records, first, |key| self.journal.key_hash(key));
+        if let Some(delayed) = &mut state.delayed {
+            let seq = |record: &gapless_core::Record<'_>| first.plus(u64::from(record.offset));
+            delayed.note(records.iter().map(|each| (seq(&each), due_of(each.headers))));
+        }
+        self.metrics.published_messages.increment(u64::from(records.count));
+        self.metrics.published_bytes.increment(records.bytes.len() as u64);
+        self.tell_accepted(&part.cell.name, first, records.count);
+        PublishAck::Accepted(Accepted {
+            first,
+            last: first.plus(u64::from(records.count - 1)),
+            position: last_position,
+            durability: Durability::Memory,
+            duplicate: false,
+        })
+    }
+
+    /// Says that messages were accepted, if anybody listens.
+    pub(crate) fn tell_accepted(&self, topic: &TopicName, first: Seq, count: u32) {
+        if self.router.has_event_followers() {
+            let last = first.plus(u64::from(count - 1));
+            let fields = [
+                ("topic", topic.as_str().into()),
+                ("first", first.0.into()),
+                ("last", last.0.into()),
+            ];
+            self.emit("publish.accepted", &fields);
+        }
+    }
+
+    /// Puts cells into the frame.
+    fn put_cells(&self, atomic: &Atomic, append: &mut Append<'_>, time: Timestamp) {
+        for (name, value) in &atomic.cells {
+            let mut body = Vec::with_capacity(name.len() + 8);
+            put_varint(&mut body, name.len() as u64);
+            body.extend_from_slice(name);
+            body.extend_from_slice(value.as_deref().unwrap_or_default());
+            let flags = u16::from(value.is_none());
+            let header = EntryHeader { time, flags, ..EntryHeader::new(EntryKind::Cell) };
+            let position = append.entry(header, &body);
+            self.set_cell(name.clone(), value.clone(), position);
+        }
+    }
+
+    /// What can be said before the journal is asked for a place.
+    fn check_part(
+        &self,
+        part: &Prepared,
+        state: &CellState,
+        options: &PublishOptions,
+    ) -> Result<Resolved, Refused> {
+        if state.deleted {
+            return Err(Refused::Reason(RejectReason::UnknownTopic));
+        }
+        if let Some(reason) = self.too_large(&part.records, state.settings.max_message_bytes) {
+            return Err(Refused::Reason(reason));
+        }
+        if let Some((_, _, evictions)) = part.key
+            && evictions != state.evictions
+        {
+            return Err(Refused::KeyMoved);
+        }
+        let resolved = resolve(options, &state.settings.defaults(), &self.defaults);
+        if resolved.require_subscribers && !self.is_followed(&part.cell.name) {
+            return Err(Refused::Reason(RejectReason::NoSubscribers));
+        }
+        Ok(resolved)
+    }
+
+    /// Whether one of the records is over the limit of the broker or of its topic.
+    pub(crate) fn too_large(&self, records: &Records, own: Option<u32>) -> Option<RejectReason> {
+        let own = own.map_or(usize::MAX, |max| max as usize);
+        let max = self.limits.message_bytes_max.min(own);
+        // Only when the whole is over the limit can one of it be.
+        if records.bytes.len() <= max {
+            return None;
+        }
+        let size = |record: gapless_core::Record<'_>| -> usize {
+            let parts = [record.key, record.body, Some(record.headers)];
+            parts.into_iter().flatten().map(<[u8]>::len).sum()
+        };
+        let bytes = records.iter().map(size).find(|bytes| *bytes > max)?;
+        Some(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
+    }
+}
+
+/// What stands for the topic when only cells were to be written.
+fn cells_name() -> TopicName {
+    TopicName::parse("$cells").expect("the name is well formed")
+}
+
+/// What a publisher is told when the last seq of a key cannot be found out.
+pub(crate) fn key_trouble(error: &ReadError) -> PubSubError {
+    match error {
+        ReadError::Full => PubSubError::StorageFull,
+        other => PubSubError::Internal(other.to_string()),
+    }
+}
+
+enum Tried {
+    Done(Publishing),
+    /// What was looked up about this part's key may be out of date.
+    KeyMoved(usize),
+}
+
+enum Refused {
+    Reason(RejectReason),
+    KeyMoved,
+}
+
+/// What a topic says to an offer.
+pub(crate) enum Offer {
+    Accepted { first: Seq, duplicates: Vec<u32> },
+    Duplicates { first: Seq, last: Seq },
+    Rejected(RejectReason),
+}
+
+/// Offers records to a topic, which numbers them or says why not.
+pub(crate) fn offer(
+    records: &Records,
+    (expect, key_last): (Option<Expect>, Option<Seq>),
+    state: &mut CellState,
+    now: Timestamp,
+) -> Offer {
+    let ids: Vec<(u32, &[u8])> =
+        if records.flags & FLAG_IDS == 0 { Vec::new() } else { ids_of(records) };
+    let mut effects = Vec::new();
+    let input = Input::Offer { count: records.count, ids: &ids, expect, key_last };
+    state.machine.step(now, input, &mut effects);
+    let mut duplicates = Vec::new();
+    let (mut lowest, mut highest) = (Seq(u64::MAX), Seq(0));
+    for effect in effects {
+        match effect {
+            Effect::Accepted { first, .. } => return Offer::Accepted { first, duplicates },
+            Effect::Rejected(reason) => return Offer::Rejected(reason),
+            Effect::Duplicate { index, seq } => {
+                duplicates.push(index);
+                lowest = lowest.min(seq);
+                highest = highest.max(seq);
+            }
+            Effect::Trimmed(_) | Effect::Visible { .. } | Effect::Mismatch { .. } => {}
+        }
+    }
+    Offer::Duplicates { first: lowest, last: highest }
+}
+
+/// The ids of records, each with the index of its message.
+fn ids_of(records: &Records) -> Vec<(u32, &[u8])> {
+    records.iter().filter_map(|record| Some((record.offset, record.id?))).collect()
+}
+
+pub(crate) fn without_duplicates(records: &Records, duplicates: &[u32]) -> Records {
+    let mut fresh = RecordsBuilder::with_capacity(records.bytes.len());
+    for record in records.iter() {
+        if duplicates.binary_search(&record.offset).is_err() {
+            let offset = fresh.count();
+            fresh.push_record(&gapless_core::Record { offset, ..record });
+        }
+    }
+    fresh.finish()
+}
+
+fn room_for(parts: &[Prepared], atomic: &Atomic) -> usize {
+    let batches: usize = parts.iter().map(|part| part.records.bytes.len()).sum();
+    let cell = |(name, value): &(Bytes, Option<Bytes>)| {
+        name.len() + value.as_ref().map_or(0, Bytes::len) + 10
+    };
+    let cells: usize = atomic.cells.iter().map(cell).sum();
+    let entries = parts.len() + atomic.cells.len() + 1;
+    batches + cells + entries * ENTRY_HEADER_BYTES
+}
+
+/// A batch that is in no journal.
+pub(crate) fn loose_batch(header: EntryHeader, records: &Records) -> Batch {
+    let mut bytes = Vec::with_capacity(ENTRY_HEADER_BYTES + records.bytes.len());
+    header.put(&mut bytes, &records.bytes, checksum(&records.bytes), checksum);
+    let entry = Entry { header, bytes: bytes.into() };
+    Batch::new(entry).expect("the header says that it is a batch")
+}

@@ -1,0 +1,190 @@
+//! Making a subscription: from where somebody wants to begin to a place in a sequence.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gapless_core::{Cursor, GapReason, Pattern, Position, Seq, Start};
+use gapless_journal::ReadError;
+
+use crate::broker::{Broker, Inner};
+use crate::cell::{Cell, lock};
+use crate::delivery::{Delivery, GapNotice};
+use crate::error::SubscribeError;
+use crate::follow_pattern::PatternFollower;
+use crate::follow_topic::TopicFollower;
+use crate::subscription::{Follower, From, NOTHING_SEEN, Shared, Subscription};
+use crate::token::Token;
+
+impl Broker {
+    /// Follows a topic, or all topics and volatile subjects that match a pattern.
+    ///
+    /// # Errors
+    /// Says why not; nothing was changed then.
+    pub fn subscribe(&self, pattern: &Pattern, from: From) -> Result<Subscription, SubscribeError> {
+        let inner = &self.inner;
+        if inner.is_closed() {
+            return Err(SubscribeError::Closed);
+        }
+        let id = inner.next_subscriber.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Shared::new(id, pattern.clone()));
+        let max = inner.limits.subscriptions_max;
+        if lock(&inner.subscribers).len() >= max {
+            return Err(SubscribeError::TooMany { max });
+        }
+        let topic = pattern.as_name().and_then(|name| inner.topics.find(&name));
+        let follower = match topic {
+            Some(cell) => Follower::Topic(Box::new(inner.follow_topic(cell, from)?)),
+            None => Follower::Pattern(Box::new(inner.follow_pattern(&shared, from)?)),
+        };
+        lock(&inner.subscribers).insert(id, Arc::clone(&shared));
+        inner.metrics.subscriptions.increment(1.0);
+        let fields = [("subscriber", id.into()), ("pattern", pattern.as_str().into())];
+        inner.emit("subscription.added", &fields);
+        Ok(Subscription::new(Arc::clone(inner), shared, follower))
+    }
+}
+
+impl Inner {
+    fn follow_topic(&self, cell: Arc<Cell>, from: From) -> Result<TopicFollower, SubscribeError> {
+        self.enforce_age(&cell, self.clock.now())?;
+        let mut notices = Vec::new();
+        let mut seen = None;
+        let start = match from {
+            From::Beginning | From::LastPerKey => Start::Beginning,
+            From::Seq(seq) => Start::Seq(seq),
+            From::Now => Start::Now,
+            From::Time(time) => {
+                self.seq_at_time(&cell, time)?.map_or(Start::Now, |(seq, _)| Start::Seq(seq))
+            }
+            From::Token(token) => {
+                let (place, notice) = self.place_of(token, Some(&cell));
+                notices.extend(notice);
+                seen = place;
+                match place {
+                    None => Start::Beginning,
+                    Some(seen) => {
+                        let (start, notice) = self.start_after(&cell, seen)?;
+                        notices.extend(notice);
+                        start
+                    }
+                }
+            }
+        };
+        let (cursor, last) = {
+            let view = cell.lock().view();
+            (Cursor::start(start, &view)?, view.next.prev())
+        };
+        let position = match seen {
+            Some(seen) => seen,
+            None => self.position_before(&cell, cursor.next())?,
+        };
+        let mut follower = TopicFollower::new(cell, cursor, position);
+        notices.into_iter().for_each(|notice| follower.tell_first(notice));
+        if from == From::LastPerKey {
+            follower.newest_only(last);
+        }
+        Ok(follower)
+    }
+
+    /// Where a topic goes on after a position, and what must be told before.
+    fn start_after(
+        &self,
+        cell: &Cell,
+        position: Position,
+    ) -> Result<(Start, Option<Delivery>), ReadError> {
+        let view = cell.lock().view();
+        let floor_position = cell.lock().floor_position;
+        if floor_position > position {
+            // Some that were not seen are gone; how many is not known any more, so the gap
+            // is told from the oldest that could be meant.
+            return Ok((Start::Seq(Seq(1).max(self.first_unseen(cell, position))), None));
+        }
+        let next = self.seq_after(cell, position)?.unwrap_or(view.next);
+        let hole = self.batch_at(cell, next)?;
+        let Some(hole) = hole.filter(|batch| batch.header().count == 0 && batch.header().span > 1)
+        else {
+            return Ok((Start::Seq(next), None));
+        };
+        // Some of a hole may have been seen while they were there; nobody knows which.
+        let notice = GapNotice {
+            topic: Some(cell.name.clone()),
+            from: None,
+            to: Some(hole.last()),
+            positions: None,
+            reason: GapReason::Compaction,
+        };
+        Ok((Start::Seq(hole.last().next()), Some(Delivery::Gap(notice))))
+    }
+
+    /// The first seq that a reader at `position` has not seen, as far as can be told when
+    /// it is gone.
+    fn first_unseen(&self, cell: &Cell, position: Position) -> Seq {
+        // Positions rise at least as fast as seqs, so this many at most lie between.
+        let state = cell.lock();
+        let between = state.floor_position.0.saturating_sub(position.0);
+        Seq(state.machine.first().0.saturating_sub(between))
+    }
+
+    fn follow_pattern(
+        &self,
+        shared: &Arc<Shared>,
+        from: From,
+    ) -> Result<PatternFollower, SubscribeError> {
+        let mut notice = None;
+        let next = match from {
+            From::Beginning => NOTHING_SEEN.next(),
+            From::Now => self.journal.last_settled().next(),
+            From::Token(token) => {
+                let place;
+                (place, notice) = self.place_of(token, None);
+                place.unwrap_or(NOTHING_SEEN).next()
+            }
+            From::Seq(_) | From::Time(_) | From::LastPerKey => {
+                return Err(SubscribeError::NeedsTopic(shared.pattern.as_str().to_owned()));
+            }
+        };
+        let mut follower = PatternFollower::new(self, shared, next);
+        notice.into_iter().for_each(|notice| follower.tell_first(notice));
+        Ok(follower)
+    }
+
+    /// Where somebody stands who comes with this token, if that is known, and what must be
+    /// told: that it is of another store, or that what it saw was lost with the power before
+    /// it was flushed. Such a place is not obeyed: messages to come would lie before it.
+    fn place_of(
+        &self,
+        token: Token,
+        topic: Option<&Arc<Cell>>,
+    ) -> (Option<Position>, Option<Delivery>) {
+        let notice = |positions| {
+            Some(Delivery::Gap(GapNotice {
+                topic: topic.map(|cell| cell.name.clone()),
+                from: None,
+                to: None,
+                positions: Some(positions),
+                reason: GapReason::Epoch,
+            }))
+        };
+        let volatile = topic.is_some_and(|cell| !cell.lock().is_durable());
+        let known = !volatile || token.position <= self.router.last_position();
+        if token.epoch != self.journal.epoch() || !known {
+            return (None, notice((NOTHING_SEEN, token.position)));
+        }
+        if volatile {
+            return (Some(token.position), None);
+        }
+        let jump = self
+            .journal
+            .jumps()
+            .into_iter()
+            .find(|jump| token.position > jump.last && token.position < jump.next);
+        if let Some(jump) = jump {
+            return (Some(jump.last), notice((jump.last.next(), token.position)));
+        }
+        let last = self.journal.last_settled();
+        if token.position > last {
+            return (Some(last), notice((last.next(), token.position)));
+        }
+        (Some(token.position), None)
+    }
+}
