@@ -99,13 +99,15 @@ impl World {
         if follower.owed_epoch || matches!(follower.begin, crate::follower::Begin::Time(_)) {
             return;
         }
+        let (number, token) = (follower.number, follower.subscription.token());
         self.saved.push(Saved {
-            token: follower.subscription.token(),
+            token,
             pattern: follower.pattern.clone(),
             place: follower.place.clone(),
             crashes: self.crashes,
             lost: false,
         });
+        self.note(format_args!("f{number} keeps {token}"));
         if self.saved.len() > 16 {
             let at = self.random.index(self.saved.len());
             self.saved.remove(at);

@@ -13,7 +13,7 @@ use gapless_broker::{Delivered, Delivery, FollowError, GapNotice, Messages, Subs
 use gapless_core::{GapReason, Pattern, Timestamp, TopicName};
 use gapless_journal::ReadError;
 
-use crate::model::TopicKey;
+use crate::model::{TopicKey, TopicModel};
 use crate::world::{Checked, Flag, World, broken, ensure};
 
 /// The first seq of each topic that may be read.
@@ -194,6 +194,20 @@ impl World {
         fits.or(keys.first()).copied()
     }
 
+    /// The topic that has come as far as this seq, by a follower of which it was not yet.
+    fn topic_up_to(&self, follower: &Follower, name: &TopicName, to: u64) -> Option<TopicKey> {
+        let named = self.now.topics.iter().filter(|(_, topic)| topic.name == *name);
+        let fits = |(key, topic): &(&TopicKey, &TopicModel)| {
+            topic.at(to).is_some() && (topic.deleted || self.now.names.get(name) == Some(*key))
+        };
+        let living = |(key, topic): &(&TopicKey, &TopicModel)| {
+            // One that was deleted while it was being read comes before its successor.
+            let begun = follower.place.next.contains_key(key) && follower.place.next(**key) <= to;
+            (topic.deleted && begun, !topic.deleted, **key)
+        };
+        named.filter(fits).max_by_key(living).map(|(key, _)| *key)
+    }
+
     fn check_messages(
         &mut self,
         follower: &mut Follower,
@@ -301,10 +315,11 @@ impl World {
             ensure(message.time.after(age) > now, || story("past its age came"))?;
         }
         if seq <= follower.newest_to && at_once && !self.is_failed() {
-            let newest = message.message.key.as_ref().and_then(|each| topic.newest(each));
-            ensure(newest.is_some_and(|(newest, _)| newest == seq), || {
-                story(&format!("superseded by {newest:?} came"))
-            })?;
+            // A topic that is not compacted forgets what has expired.
+            let newer = topic.log.iter().skip(seq as usize).find(|each| {
+                each.message.key == message.message.key && !each.is_expired(now)
+            });
+            ensure(newer.is_none(), || story(&format!("superseded by {newer:?} came")))?;
         }
         Ok(())
     }
@@ -323,8 +338,11 @@ impl World {
         let wrong = |why: &str| broken(format!("follower {number} of {}: {gap:?}: {why}", follower.pattern));
         let (Some(name), Some(to)) = (&gap.topic, gap.to) else { return wrong("of what?") };
         let from = gap.from.map(|seq| seq.0);
-        let next = from.unwrap_or_else(|| self.now.names.get(name).map_or(1, |key| follower.place.next(*key)));
-        let Some(key) = self.topic_of(follower, name, next, None) else { return wrong("unknown topic") };
+        let key = match from {
+            Some(from) => self.topic_of(follower, name, from, None),
+            None => self.topic_up_to(follower, name, to.0),
+        };
+        let Some(key) = key else { return wrong("unknown topic") };
         let next = follower.place.next(key);
         let begins_well = match (from, follower.begin) {
             (Some(from), Begin::Exact) => from == next,

@@ -14,14 +14,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use gapless_core::link::{
-    Effect, Failure, Input, Origin, Place, PublishNumber, Status, SubscriptionId,
-};
-use gapless_core::{Amount, Fate, Link, Pattern, Registry, RejectReason, Timestamp};
-use gapless_protocol::{
-    Bye, Credit, Frame, Hello, Ids, Ping, PublishAck, StartFrom, Subscribe, Unsubscribe, Verb,
-};
+use gapless_core::link::{Effect, Failure, Input, PublishNumber, Status, SubscriptionId};
+use gapless_core::{Amount, Fate, Link, Registry, Timestamp};
+use gapless_protocol::{Bye, Frame, Hello, Ids, Ping, PublishAck, StartFrom, Verb};
 use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::time::{timeout, timeout_at};
@@ -32,15 +27,13 @@ use crate::client::{CloseReport, State};
 use crate::clock::Clock;
 use crate::connection::{Connection, Corr};
 use crate::error::{AskError, GaveUp, Lost, PublishError, SubscriptionError};
-use crate::feed::{Feed, Wish};
+use crate::following::{Follow, window};
 use crate::inbox::{Command, Inbox, Load, NewFollow, Question};
 use crate::options::ClientLimits;
 use crate::publish::Outgoing;
+use crate::sending::Owed;
 use crate::socket::Socket;
-use crate::token::Token;
 
-/// Bytes that wait to be written; beyond them nothing more is made.
-const OUT_BYTES_MAX: usize = 512 * 1024;
 /// How long the last frames of a connection may take to be written.
 const PART_WAIT: Duration = Duration::from_secs(1);
 /// Questions without an answer, those included whose asker has gone.
@@ -54,45 +47,6 @@ pub(crate) enum Line {
     Down,
     Making(Connecting),
     Up(Box<Connection>),
-}
-
-/// A publish without an answer.
-pub(crate) struct Owed {
-    frame: Bytes,
-    outgoing: Outgoing,
-    bytes: u64,
-    since: Timestamp,
-    /// Whether any byte of it may have reached a server.
-    touched: bool,
-    /// Whether it was written on this connection.
-    on_wire: bool,
-}
-
-impl Owed {
-    fn fate(&self) -> Fate {
-        if self.touched { Fate::Unknown } else { Fate::DidNotHappen }
-    }
-}
-
-/// A subscription.
-pub(crate) struct Follow {
-    pub(crate) feed: Arc<Feed>,
-    pattern: Pattern,
-    from: StartFrom,
-    /// The server's number of it on this connection.
-    pub(crate) server: Option<u64>,
-    /// What the server may still send.
-    pub(crate) left: Amount,
-    /// Where it stands after what was put into the feed.
-    pub(crate) last: Option<Token>,
-    /// Whether its user knows that it was made.
-    pub(crate) confirmed: bool,
-}
-
-impl Follow {
-    pub(crate) fn is_from_now(&self) -> bool {
-        self.from == StartFrom::Now
-    }
 }
 
 pub(crate) struct Asked {
@@ -117,28 +71,28 @@ pub(crate) struct Parts {
 pub(crate) struct Driver {
     pub(crate) parts: Parts,
     pub(crate) now: Timestamp,
-    inputs: VecDeque<Input>,
+    pub(crate) inputs: VecDeque<Input>,
     stepping: bool,
     pub(crate) line: Line,
     frames: Vec<Frame>,
     commands: VecDeque<Command>,
     noted: Vec<SubscriptionId>,
     /// Publishes that wait until the link is online.
-    held: VecDeque<(Outgoing, Timestamp)>,
+    pub(crate) held: VecDeque<(Outgoing, Timestamp)>,
     pub(crate) owed: BTreeMap<PublishNumber, Owed>,
     /// The publish that is just being handed to the link.
-    current: Option<(Outgoing, Timestamp)>,
+    pub(crate) current: Option<(Outgoing, Timestamp)>,
     /// The answer that is just being told to the link.
     pub(crate) answer: Option<Result<PublishAck, PublishError>>,
-    freed: Load,
-    server_bytes: u64,
+    pub(crate) freed: Load,
+    pub(crate) server_bytes: u64,
     pub(crate) asks: BTreeMap<u64, Asked>,
     next_ask: u64,
     pub(crate) follows: BTreeMap<SubscriptionId, Follow>,
     /// Subscriptions whose users must catch up first.
-    parked: BTreeMap<SubscriptionId, Follow>,
-    next_follow: u64,
-    stopping: bool,
+    pub(crate) parked: BTreeMap<SubscriptionId, Follow>,
+    pub(crate) next_follow: u64,
+    pub(crate) stopping: bool,
     ended: Option<Option<GaveUp>>,
 }
 
@@ -245,17 +199,6 @@ impl Driver {
         of_link.into_iter().chain(of_connection).chain(self.publish_deadline()).min()
     }
 
-    /// When the oldest publish has waited long enough. One that stops has its own deadline.
-    fn publish_deadline(&self) -> Option<Timestamp> {
-        if self.stopping {
-            return None;
-        }
-        // What is held came after what is owed.
-        let since = self.owed.first_key_value().map(|(_, owed)| owed.since);
-        let since = since.or_else(|| self.held.front().map(|(_, since)| *since));
-        since.map(|since| since.after(self.parts.limits.publish_wait))
-    }
-
     fn tick(&mut self) {
         if self.parts.link.deadline().is_some_and(|at| at <= self.now) {
             if matches!(
@@ -278,18 +221,6 @@ impl Driver {
             }
             connection.ping_at = self.now.after(every);
             self.send(&Ping::default().into(), Corr::Other.ids());
-        }
-    }
-
-    fn give_up_oldest(&mut self) {
-        if let Some((number, owed)) = self.owed.pop_first() {
-            self.forget_wire(&owed);
-            let fate = owed.fate();
-            self.settle(owed, Err(PublishError::TimedOut { fate }));
-            self.step(Input::Acked { number });
-        } else if let Some((outgoing, _)) = self.held.pop_front() {
-            let fate = Fate::DidNotHappen;
-            self.settle_outgoing(outgoing, Err(PublishError::TimedOut { fate }));
         }
     }
 
@@ -327,20 +258,6 @@ impl Driver {
         }
     }
 
-    /// Hands what waited for it to a link that is online.
-    fn hand_over(&mut self) {
-        while self.parts.link.status() == Status::Online {
-            let Some(held) = self.held.pop_front() else { break };
-            self.hand(held);
-        }
-    }
-
-    fn hand(&mut self, held: (Outgoing, Timestamp)) {
-        let bytes = held.0.bytes();
-        self.current = Some(held);
-        self.step(Input::Publish { bytes });
-    }
-
     fn ask(&mut self, question: Question) {
         if self.asks.len() >= ASKS_MAX {
             self.asks.retain(|_, asked| !asked.question.reply.is_closed());
@@ -364,69 +281,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    fn follow(&mut self, follow: Follow) {
-        let id = SubscriptionId(self.next_follow);
-        self.next_follow += 1;
-        if !follow.feed.set_id(id) {
-            return;
-        }
-        let origin = if follow.from == StartFrom::Now { Origin::Now } else { Origin::Fixed };
-        self.follows.insert(id, follow);
-        self.step(Input::Subscribe { id, origin });
-    }
-
-    /// Does what the user of a subscription has made necessary.
-    fn look_at(&mut self, id: SubscriptionId) {
-        let Some(feed) = self.follows.get(&id).or_else(|| self.parked.get(&id)) else { return };
-        match feed.feed.take_note() {
-            Wish::Drop => {
-                self.parked.remove(&id);
-                self.step(Input::Unsubscribe { id });
-                self.follows.remove(&id);
-            }
-            Wish::Unpark => {
-                if let Some(follow) = self.parked.remove(&id) {
-                    self.follow(follow);
-                }
-            }
-            Wish::Credit => self.grant(id),
-        }
-    }
-
-    /// Allows as much more as the user has taken.
-    pub(crate) fn grant(&mut self, id: SubscriptionId) {
-        let (Some(follow), Line::Up(connection)) = (self.follows.get_mut(&id), &mut self.line)
-        else {
-            return;
-        };
-        let Some(subscription) = follow.server else { return };
-        let may = follow.feed.allowance();
-        let bytes = may.bytes.saturating_sub(follow.left.bytes);
-        let messages = u32::try_from(may.messages.saturating_sub(follow.left.messages));
-        let messages = messages.unwrap_or(u32::MAX);
-        if messages == 0 && bytes == 0 {
-            return;
-        }
-        follow.left.messages += u64::from(messages);
-        follow.left.bytes += bytes;
-        let credit = Credit { subscription, messages, bytes };
-        if let Err(error) = connection.put(&credit.into(), Ids::NONE) {
-            warn!(%error, "a credit was not sent");
-        }
-    }
-
-    /// Ends a subscription on the server until its user has caught up.
-    pub(crate) fn park(&mut self, id: SubscriptionId) {
-        debug!(%id, "a subscription waits for its user");
-        self.step(Input::Unsubscribe { id });
-        let Some(mut follow) = self.follows.remove(&id) else { return };
-        if let Some(last) = follow.last {
-            follow.from = StartFrom::Token(last.into());
-        }
-        follow.server = None;
-        self.parked.insert(id, follow);
     }
 
     /// Steps the link and performs its effects. Called from within an effect, the step is
@@ -512,15 +366,6 @@ impl Driver {
         }
     }
 
-    fn queued(&mut self, number: PublishNumber) {
-        let Some((mut outgoing, since)) = self.current.take() else { return };
-        let bytes = outgoing.bytes();
-        Corr::Publish(number).stamp(&mut outgoing.frame);
-        let frame = outgoing.frame.split().freeze();
-        let (touched, on_wire) = (false, false);
-        self.owed.insert(number, Owed { frame, outgoing, bytes, since, touched, on_wire });
-    }
-
     fn online(&mut self, resumed: bool) {
         if let Line::Up(connection) = &mut self.line
             && let Some(limits) = connection.welcome
@@ -529,10 +374,7 @@ impl Driver {
             self.parts.inbox.release(Load::default(), self.server_bytes);
             connection.ping_at = self.now.after(ping_every(&self.parts.limits, connection));
             let own = self.parts.limits.window;
-            let window = Amount {
-                messages: own.messages.min(u64::from(limits.credit_messages.max(1))),
-                bytes: own.bytes.min(limits.credit_bytes.max(1)),
-            };
+            let window = window(own, &limits);
             self.follows.values().chain(self.parked.values()).for_each(|follow| {
                 follow.feed.set_window(window);
             });
@@ -581,68 +423,6 @@ impl Driver {
         }
     }
 
-    fn subscribe(&mut self, id: SubscriptionId, from: Place) {
-        let (Some(follow), Line::Up(connection)) = (self.follows.get_mut(&id), &mut self.line)
-        else {
-            return;
-        };
-        let Some(limits) = connection.welcome else { return };
-        let own = self.parts.limits.window;
-        follow.feed.set_window(Amount {
-            messages: own.messages.min(u64::from(limits.credit_messages.max(1))),
-            bytes: own.bytes.min(limits.credit_bytes.max(1)),
-        });
-        let from = match from {
-            Place::Start => follow.from,
-            Place::After(token) => StartFrom::Token(Token::from(token).into()),
-        };
-        let may = follow.feed.allowance();
-        let credit_messages = u32::try_from(may.messages).unwrap_or(u32::MAX);
-        let credit_bytes = may.bytes;
-        follow.server = None;
-        follow.left = Amount { messages: u64::from(credit_messages), bytes: credit_bytes };
-        let pattern = follow.pattern.clone();
-        let subscribe = Subscribe { pattern, credit_messages, credit_bytes, from };
-        if let Err(error) = connection.put(&subscribe.into(), Corr::Follow(id).ids()) {
-            warn!(%error, "a subscription was not asked for");
-        }
-    }
-
-    pub(crate) fn unsubscribe(&mut self, subscription: u64) {
-        if let Line::Up(connection) = &mut self.line {
-            connection.follows.remove(&subscription);
-        }
-        self.send(&Unsubscribe { subscription }.into(), Corr::Other.ids());
-    }
-
-    /// The subscription that was just handed to the link is refused.
-    fn refuse_follow(&mut self, error: &SubscriptionError) {
-        let newest = SubscriptionId(self.next_follow - 1);
-        if let Some(follow) = self.follows.remove(&newest) {
-            follow.feed.end(Err(error.clone()));
-        }
-    }
-
-    pub(crate) fn settle(&mut self, owed: Owed, answer: Result<PublishAck, PublishError>) {
-        self.freed.count += 1;
-        self.freed.bytes += owed.bytes;
-        owed.outgoing.answer(answer);
-    }
-
-    fn settle_outgoing(&mut self, outgoing: Outgoing, answer: Result<PublishAck, PublishError>) {
-        self.freed.count += 1;
-        self.freed.bytes += outgoing.bytes();
-        outgoing.answer(answer);
-    }
-
-    fn forget_wire(&mut self, owed: &Owed) {
-        if let Line::Up(connection) = &mut self.line
-            && owed.on_wire
-        {
-            connection.wire_bytes = connection.wire_bytes.saturating_sub(owed.bytes);
-        }
-    }
-
     /// Sends a small frame at once.
     pub(crate) fn send(&mut self, verb: &Verb, ids: Ids) {
         if let Line::Up(connection) = &mut self.line
@@ -672,65 +452,6 @@ impl Driver {
         self.frames = frames;
         if let Err(why) = outcome {
             self.lose(&why);
-        }
-    }
-
-    /// Puts publishes into the output as far as there is room, and writes.
-    fn write(&mut self) {
-        loop {
-            self.pump();
-            let Line::Up(connection) = &mut self.line else { return };
-            if connection.out.bytes() == 0 {
-                return;
-            }
-            match connection.socket.write(&mut connection.out) {
-                Ok(true) if connection.pending.is_empty() => return,
-                Ok(true) => {
-                    if !can_pump(connection, &self.owed) {
-                        return;
-                    }
-                }
-                Ok(false) => return,
-                Err(error) => return self.lose(&Lost::Io(error)),
-            }
-        }
-    }
-
-    fn pump(&mut self) {
-        let mut too_large = Vec::new();
-        let Line::Up(connection) = &mut self.line else { return };
-        while let Some(number) = connection.pending.front() {
-            let Some(owed) = self.owed.get_mut(number) else {
-                connection.pending.pop_front();
-                continue;
-            };
-            if !has_room(connection, owed) {
-                break;
-            }
-            if owed.bytes > connection.limit.bytes() as u64 {
-                too_large.push((*number, connection.limit.bytes() as u64));
-            } else {
-                connection.out.put(&owed.frame);
-                owed.outgoing.tail.iter().for_each(|tail| connection.out.put(tail));
-                connection.wire_bytes += owed.bytes;
-                owed.touched = true;
-                owed.on_wire = true;
-            }
-            connection.pending.pop_front();
-        }
-        for (number, max) in too_large {
-            let Some(bytes) = self.owed.get(&number).map(|owed| owed.bytes) else { continue };
-            let reason = RejectReason::TooLarge { bytes, max };
-            self.answer = Some(Err(PublishError::Rejected(reason)));
-            self.step(Input::Acked { number });
-        }
-    }
-
-    /// Gives room back to publishers, once a turn.
-    fn release(&mut self) {
-        if self.freed != Load::default() {
-            let freed = std::mem::take(&mut self.freed);
-            self.parts.inbox.release(freed, self.server_bytes);
         }
     }
 
@@ -840,16 +561,4 @@ fn ping_every(limits: &ClientLimits, connection: &Connection) -> Duration {
     let idle = connection.welcome.map_or(0, |limits| limits.idle_ms);
     let third = Duration::from_millis(u64::from(idle / 3).max(1));
     if idle == 0 { limits.ping_every } else { limits.ping_every.min(third) }
-}
-
-/// Whether one more publish may be written. The server's limit lets a single one pass.
-fn has_room(connection: &Connection, owed: &Owed) -> bool {
-    let allowed = connection.welcome.map_or(0, |limits| limits.in_flight_bytes);
-    let fits = connection.wire_bytes == 0 || connection.wire_bytes + owed.bytes <= allowed;
-    fits && connection.out.bytes() < OUT_BYTES_MAX
-}
-
-fn can_pump(connection: &Connection, owed: &BTreeMap<PublishNumber, Owed>) -> bool {
-    let next = connection.pending.front();
-    next.is_some_and(|next| owed.get(next).is_none_or(|owed| has_room(connection, owed)))
 }

@@ -209,7 +209,8 @@ fn f3_broken_payloads_of_every_verb_are_answered_and_the_connection_goes_on() {
         let (_, mut bytes) = peer.frame(verb);
         let frame = Decoder::new(FrameLimit::MAX).decode(&mut bytes).expect("good").expect("whole");
         let payload = frame.payload.to_vec();
-        let mut broken: Vec<Vec<u8>> = (0..payload.len()).map(|len| payload[..len].to_vec()).collect();
+        let mut broken: Vec<Vec<u8>> =
+            (0..payload.len()).map(|len| payload[..len].to_vec()).collect();
         for bit in 0..payload.len() * 8 {
             let mut flipped = payload.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -295,7 +296,9 @@ fn a_publisher_that_never_reads_its_acks_is_made_to_wait_and_loses_nothing() {
         while sent < frame.len() {
             match peer.socket.write(&frame[sent..]) {
                 Ok(written) => sent += written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break 'full frame.freeze().slice(sent..),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    break 'full frame.freeze().slice(sent..);
+                }
                 Err(error) => panic!("the connection goes on: {error}"),
             }
         }

@@ -61,8 +61,12 @@ fn e2_a_peer_of_another_version_is_told_so_and_the_connection_ends() {
 #[test]
 fn f3_whoever_does_not_say_hello_first_is_told_so_and_left() {
     let server = Server::open();
-    let firsts: [Verb; 4] =
-        [Ping::default().into(), Bye.into(), publish("a", &[Message::new("x")]).into(), Done.into()];
+    let firsts: [Verb; 4] = [
+        Ping::default().into(),
+        Bye.into(),
+        publish("a", &[Message::new("x")]).into(),
+        Done.into(),
+    ];
     for first in firsts {
         let mut peer = server.silent();
         assert_eq!(code(&peer.ask(first)), ErrorCode::NotHello);
@@ -98,8 +102,7 @@ fn whoever_stops_sending_still_gets_the_answers_to_what_was_sent() {
     let server = Server::open();
     server.create("half");
     let mut peer = server.peer();
-    let ids: Vec<_> =
-        (0..50).map(|_| peer.send(publish("half", &[Message::new("x")]))).collect();
+    let ids: Vec<_> = (0..50).map(|_| peer.send(publish("half", &[Message::new("x")]))).collect();
     peer.socket.end_writing();
     for id in ids {
         accepted(&peer.answer(id));
@@ -318,15 +321,13 @@ fn shutdown_ends_whoever_does_not_leave_with_a_token_after_the_grace() {
 fn a_stale_socket_file_is_replaced_a_living_one_is_in_use_and_a_file_stays() {
     let server = Server::open();
     let open = |path: &std::path::Path| {
-        let door = NativeDoor::open(
-            server.broker.clone(),
-            NativeOptions::default(),
-            None,
-            Some(path),
-        );
+        let door =
+            NativeDoor::open(server.broker.clone(), NativeOptions::default(), None, Some(path));
         server.runtime.block_on(door)
     };
-    assert!(matches!(open(&server.socket()), Err(DoorError::InUse(path)) if path == server.socket()));
+    assert!(
+        matches!(open(&server.socket()), Err(DoorError::InUse(path)) if path == server.socket())
+    );
     let folder = tempfile::tempdir().unwrap();
     let stale = folder.path().join("stale");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
@@ -344,12 +345,8 @@ fn a_stale_socket_file_is_replaced_a_living_one_is_in_use_and_a_file_stays() {
 fn a_port_that_is_taken_is_an_error_that_names_it() {
     let server = Server::open();
     let address = server.door().tcp_address().unwrap().to_string();
-    let door = NativeDoor::open(
-        server.broker.clone(),
-        NativeOptions::default(),
-        Some(&address),
-        None,
-    );
+    let door =
+        NativeDoor::open(server.broker.clone(), NativeOptions::default(), Some(&address), None);
     let Err(error) = server.runtime.block_on(door) else { panic!("it is taken") };
     assert!(error.to_string().contains(&address), "{error}");
     server.still_works();

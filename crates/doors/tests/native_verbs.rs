@@ -87,8 +87,7 @@ fn a_batch_gets_seqs_in_a_row_and_the_safety_it_asked_for() {
     let three: Vec<Message> = ["a", "b", "c"].map(Message::new).into();
     let mut next = 1;
     for durability in [Durability::Memory, Durability::Written, Durability::Flushed] {
-        let options =
-            PublishOptions { durability: Some(durability), ..PublishOptions::default() };
+        let options = PublishOptions { durability: Some(durability), ..PublishOptions::default() };
         let ack = peer.ask(Publish { options, ..publish("safe", &three) });
         let ack = accepted(&ack);
         assert_eq!((ack.accepted.first, ack.accepted.last), (Seq(next), Seq(next + 2)));

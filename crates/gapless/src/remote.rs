@@ -9,6 +9,7 @@ use gapless_client::{
 };
 use gapless_core::{Pattern, RejectReason, TopicName};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 
 use crate::cmd::{Global, SERVER_DEFAULT};
@@ -225,14 +226,26 @@ pub(crate) async fn exists(client: &Client, topic: &TopicName) -> bool {
     !matches!(described, Err(AskError::Server(trouble)) if trouble.code == unknown)
 }
 
-/// Resolves at Ctrl-C or when the system asks the program to end.
-pub(crate) async fn interrupted() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Ctrl-C, or the system's wish that the program ends. From when this is made they no longer
+/// end the program by themselves.
+pub(crate) struct Interrupt {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Interrupt {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
-    Ok(())
+
+    /// Resolves at the first of them.
+    pub(crate) async fn came(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

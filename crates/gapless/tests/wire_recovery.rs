@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gapless_client::{
-    Amount, Backoff, Client, ClientLimits, ConnectOptions, Event, From, GapReason, Message, Seq,
-    Token, TopicName, TopicSettings,
+    Amount, Backoff, Client, ClientLimits, ConnectOptions, Event, From, Gap, GapReason, Message,
+    Messages, Seq, Subscription, Token, TopicName, TopicSettings,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -30,6 +30,7 @@ const PUBLISHERS: u64 = 4;
 const IN_FLIGHT: usize = 8;
 /// Acks after which the server is killed, killed again, and stopped in order.
 const ENDS: [(u64, How); 3] = [(800, How::Kill), (2000, How::Kill), (3200, How::Stop)];
+/// When the publishers stop: so many acks, and so many subscribers cut off.
 const ACKS: u64 = 4500;
 const CUTS: u64 = 200;
 const PURGE_EVERY: u64 = 400;
@@ -46,8 +47,8 @@ struct Dice(u64);
 
 impl Dice {
     fn new(seed: u64, who: u64) -> Self {
-        let mut dice = Self((seed ^ who.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
-        (0..10).for_each(|_| drop(dice.next()));
+        let mut dice = Self((seed ^ (who + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
+        (0..10).for_each(|_| _ = dice.next());
         dice
     }
 
@@ -63,9 +64,19 @@ impl Dice {
     }
 }
 
-/// A server of its own process; it ends with the test, however that ends.
+/// A process that ends with the test, however that ends.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 struct Server {
-    child: Child,
+    process: Guard,
     tcp: String,
     unix: String,
 }
@@ -74,32 +85,365 @@ impl Server {
     fn start(data: &Path, listen: &str) -> Self {
         let deadline = Instant::now() + DEADLINE;
         loop {
-            let mut child = Command::new(env!("CARGO_BIN_EXE_gapless"))
+            let child = Command::new(env!("CARGO_BIN_EXE_gapless"))
                 .args(["serve", "--json", "--listen", listen, "--data"])
                 .arg(data)
                 .args(["--set", "journal.tail_bytes=65536"])
                 .args(["--set", "journal.seal_bytes=1048576"])
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
-                .spawn()
-                .expect("the server starts");
+                .spawn();
+            let mut process = Guard(child.expect("the server starts"));
+            let out = process.0.stdout.take().expect("it has an output");
             let mut line = String::new();
-            let out = child.stdout.take().expect("it has an output");
             let read = BufReader::new(out).read_line(&mut line);
-            let ready: Option<serde_json::Value> =
-                read.ok().and_then(|_| serde_json::from_str(&line).ok());
-            let server = Self { child, tcp: String::new(), unix: String::new() };
-            if let Some(ready) = ready {
+            let ready = read.ok().and_then(|_| serde_json::from_str(&line).ok());
+            if let Some::<serde_json::Value>(ready) = ready {
                 let text = |key: &str| ready[key].as_str().expect("an address").to_owned();
-                return Self { tcp: text("native"), unix: text("unix"), ..server.taken() };
+                return Self { process, tcp: text("native"), unix: text("unix") };
             }
-            // The port may be taken for a moment by what the last one left.
+            // The port may be taken for a moment.
             assert!(Instant::now() < deadline, "the server does not get ready: {line:?}");
         }
     }
 
-    /// Moves the child out, so that it is not ended here.
-    fn taken(self) -> ServerParts {
-        unreachable!("replaced below")
+    /// Ends it, and begins another in its place.
+    fn again(mut self, how: How, data: &Path) -> Self {
+        match how {
+            How::Kill => self.process.0.kill().expect("it can be killed"),
+            How::Stop => {
+                let id = self.process.0.id().to_string();
+                let sent = Command::new("kill").args(["-TERM", &id]).status();
+                assert!(sent.expect("kill runs").success());
+                let ended = self.process.0.wait().expect("it ends");
+                assert!(ended.success(), "it ends well: {ended}");
+            }
+        }
+        let tcp = self.tcp.clone();
+        drop(self);
+        Self::start(data, &tcp)
+    }
+}
+
+/// What all share.
+struct World {
+    seed: u64,
+    tcp: String,
+    unix: String,
+    /// What was acknowledged: body by seq, for each topic.
+    acked: [Mutex<BTreeMap<u64, String>>; 2],
+    acks: watch::Sender<u64>,
+    cuts: AtomicU64,
+    /// Places that somebody was at: the token, and the seq after it.
+    places: [Mutex<Vec<(Token, u64)>>; 2],
+    stop: watch::Sender<bool>,
+    /// The last seq of each topic, when nothing more comes.
+    last: watch::Sender<Option<[u64; 2]>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    fn client(&self, who: u64, window: Amount) -> Client {
+        let address = if who.is_multiple_of(2) { &self.tcp } else { &self.unix };
+        let (first, most) = (Duration::from_millis(20), Duration::from_millis(200));
+        let limits = ClientLimits { window, ..ClientLimits::default() };
+        let options = ConnectOptions::new([address])
+            .name(format!("{who}"))
+            .backoff(Backoff { first, most, ..Backoff::default() })
+            .limits(limits);
+        Client::connect_lazy(options).expect("good options")
+    }
+
+    async fn until_acks(&self, count: u64) {
+        let mut acks = self.acks.subscribe();
+        let reached = timeout(DEADLINE, acks.wait_for(|acks| *acks >= count)).await;
+        reached.expect("the publishers go on").expect("the world is there");
+    }
+}
+
+fn topic(index: usize) -> TopicName {
+    TOPICS[index].parse().expect("a name")
+}
+
+async fn publisher(world: Arc<World>, who: u64) {
+    let client = world.client(who, ClientLimits::default().window);
+    let mut dice = Dice::new(world.seed, 1_000 + who);
+    let mut waiting = VecDeque::new();
+    let mut number = 0;
+    let mut stopped = false;
+    while !stopped || !waiting.is_empty() {
+        stopped = *world.stop.borrow();
+        if !stopped && waiting.len() < IN_FLIGHT {
+            let index = dice.below(2) as usize;
+            let body = format!("{who} {number} {}", "x".repeat(dice.below(400) as usize));
+            number += 1;
+            waiting.push_back((
+                index,
+                client.publish(&topic(index), Message::new(body.clone())),
+                body,
+            ));
+            continue;
+        }
+        let Some((index, ack, body)) = waiting.pop_front() else { continue };
+        let ack = ack.await.expect("every publish is acknowledged, over every end of the server");
+        let seq = ack.seq().expect("a seq").0;
+        let before = locked(&world.acked[index]).insert(seq, body);
+        assert_eq!(before, None, "seq {seq} of {} is given once", TOPICS[index]);
+        world.acks.send_modify(|acks| *acks += 1);
+    }
+    client.close(DEADLINE).await;
+}
+
+/// Removes the older messages of the second topic, again and again.
+async fn purger(world: Arc<World>) {
+    let client = world.client(1, ClientLimits::default().window);
+    for count in 1.. {
+        world.until_acks((count * PURGE_EVERY).min(ACKS)).await;
+        if *world.stop.borrow() || count * PURGE_EVERY >= ACKS {
+            break;
+        }
+        if let Ok(info) = client.describe_topic(&topic(1)).await {
+            let below = Seq(info.next.0.saturating_sub(100).max(1));
+            // A server that ends in the middle may have done it or not.
+            let _ = client.purge_topic(&topic(1), below).await;
+        }
+    }
+    client.close(DEADLINE).await;
+}
+
+/// What a subscriber saw.
+#[derive(Default)]
+struct Seen {
+    topic: usize,
+    /// The first seq it was owed, and the next.
+    first: Option<u64>,
+    next: Option<u64>,
+    bodies: BTreeMap<u64, String>,
+    gaps: Vec<(u64, u64, Option<GapReason>)>,
+}
+
+impl Seen {
+    fn messages(&mut self, messages: &Messages) {
+        let (from, to) = (messages.from().0, messages.to().0);
+        assert_eq!(from, *self.next.get_or_insert(from), "no hole and no overlap");
+        self.first.get_or_insert(from);
+        for (seq, each) in (from..).zip(messages.records()) {
+            assert_eq!(each.seq.0, seq, "each seq once, in order");
+            let body = String::from_utf8_lossy(each.record.body.unwrap_or_default());
+            assert_eq!(self.bodies.insert(seq, body.into_owned()), None);
+        }
+        assert_eq!(messages.count() as u64, to + 1 - from, "nothing is missing between");
+        self.next = Some(to + 1);
+    }
+
+    fn gap(&mut self, gap: &Gap) {
+        let from = gap.from.map(|seq| seq.0);
+        let to = gap.to.expect("a gap of a topic has an end").0;
+        if let Some(next) = self.next {
+            assert_eq!(from, Some(next), "no hole and no overlap: {gap:?}");
+        }
+        self.gaps.push((from.unwrap_or(to), to, gap.reason.reason()));
+        self.next = Some(to + 1);
+    }
+}
+
+async fn subscriber(world: Arc<World>, who: u64) -> Seen {
+    let mut dice = Dice::new(world.seed, who);
+    let index = dice.below(2) as usize;
+    let slow = dice.below(4) == 0;
+    let mut seen = Seen { topic: index, ..Seen::default() };
+    world.until_acks(1 + dice.below(ACKS * 2 / 3)).await;
+    let mut from = start(&world, &mut dice, &mut seen);
+    let window =
+        if slow { Amount { messages: 8, bytes: 4096 } } else { ClientLimits::default().window };
+    let mut last = world.last.subscribe();
+    loop {
+        let client = world.client(who, window);
+        let mut follow = client.subscribe_lazy(TOPICS[index], from).expect("a pattern");
+        let patience = if dice.below(5) == 0 { u64::MAX } else { 20 + dice.below(400) };
+        let wait = if slow { Duration::from_millis(1 + dice.below(15)) } else { Duration::ZERO };
+        let done = visit(&mut follow, &mut seen, &mut last, (patience, wait)).await;
+        if let Some(token) = follow.token() {
+            from = From::Token(token);
+            if let Some(next) = seen.next {
+                locked(&world.places[index]).push((token, next));
+            }
+        }
+        drop(follow);
+        if dice.below(2) == 0 {
+            client.close(DEADLINE).await;
+        }
+        if done {
+            return seen;
+        }
+        world.cuts.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Where a subscriber joins.
+fn start(world: &World, dice: &mut Dice, seen: &mut Seen) -> From {
+    let known = locked(&world.acked[seen.topic]).keys().next_back().copied();
+    match (dice.below(4), known) {
+        (0, Some(known)) => {
+            let seq = 1 + dice.below(known);
+            (seen.first, seen.next) = (Some(seq), Some(seq));
+            From::Seq(Seq(seq))
+        }
+        (1, _) => From::Now,
+        (2, _) => {
+            let places = locked(&world.places[seen.topic]);
+            if places.is_empty() {
+                return From::Beginning;
+            }
+            let (token, next) = places[dice.below(places.len() as u64) as usize];
+            (seen.first, seen.next) = (Some(next), Some(next));
+            From::Token(token)
+        }
+        _ => From::Beginning,
+    }
+}
+
+/// Follows until it has seen the last message, or for so many messages. Tells which.
+async fn visit(
+    follow: &mut Subscription,
+    seen: &mut Seen,
+    last: &mut watch::Receiver<Option<[u64; 2]>>,
+    (patience, wait): (u64, Duration),
+) -> bool {
+    let mut count = 0;
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    loop {
+        let end = last.borrow_and_update().map(|last| last[seen.topic]);
+        if end.is_some_and(|end| seen.next.is_some_and(|next| next > end)) {
+            return true;
+        }
+        tokio::select! {
+            event = follow.next() => {
+                match event.expect("it goes on").expect("it does not fail") {
+                    Event::Messages(messages) => {
+                        seen.messages(&messages);
+                        count += messages.count() as u64;
+                        if end.is_none() {
+                            // A slow reader is slow; nothing waits for it.
+                            tokio::time::sleep(wait).await;
+                        }
+                    }
+                    Event::Gap(gap) => seen.gap(&gap),
+                    _ => {}
+                }
+                if count >= patience && end.is_none() {
+                    return false;
+                }
+            }
+            changed = last.changed() => changed.expect("the world is there"),
+            () = tokio::time::sleep_until(deadline) => {
+                panic!("nothing came: {:?} of {end:?}, {:?}", seen.next, follow.token());
+            }
+        }
+    }
+}
+
+#[test]
+fn d3_a_hundred_subscribers_see_every_seq_once_in_order_or_a_true_gap_over_two_kills() {
+    let seed = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or(20_261_115);
+    println!("GAPLESS_SEED={seed}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start(&data, "127.0.0.1:0");
+    let world = Arc::new(World {
+        seed,
+        tcp: server.tcp.clone(),
+        unix: server.unix.clone(),
+        acked: Default::default(),
+        acks: watch::Sender::new(0),
+        cuts: AtomicU64::new(0),
+        places: Default::default(),
+        stop: watch::Sender::new(false),
+        last: watch::Sender::new(None),
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(story(&world, server, &data));
+}
+
+async fn story(world: &Arc<World>, mut server: Server, data: &Path) {
+    let client = world.client(0, ClientLimits::default().window);
+    for index in 0..2 {
+        client.create_topic(&topic(index), TopicSettings::default()).await.expect("a topic");
+    }
+    let publishers: Vec<_> =
+        (0..PUBLISHERS).map(|who| tokio::spawn(publisher(Arc::clone(world), who))).collect();
+    let purger = tokio::spawn(purger(Arc::clone(world)));
+    let subscribers: Vec<_> =
+        (0..SUBSCRIBERS).map(|who| tokio::spawn(subscriber(Arc::clone(world), who))).collect();
+    for (acks, how) in ENDS {
+        world.until_acks(acks).await;
+        let data = data.to_owned();
+        let again = tokio::task::spawn_blocking(move || server.again(how, &data));
+        server = again.await.expect("the server comes back");
+    }
+    world.until_acks(ACKS).await;
+    let mut more = ACKS;
+    while world.cuts.load(Ordering::Relaxed) < CUTS {
+        more += 1;
+        world.until_acks(more).await;
+    }
+    world.stop.send_replace(true);
+    for publisher in publishers {
+        publisher.await.expect("a publisher ends well");
+    }
+    purger.await.expect("the purger ends well");
+    // What joined with `now` and saw nothing yet shall see something.
+    let mut truth = Vec::new();
+    let mut last = [0; 2];
+    for index in 0..2 {
+        let ack = client.publish(&topic(index), Message::new(format!("the last of {index}"))).await;
+        let seq = ack.expect("an ack").seq().expect("a seq").0;
+        let mut acked = locked(&world.acked[index]).clone();
+        acked.insert(seq, format!("the last of {index}"));
+        assert!(acked.keys().copied().eq(1..=seq), "every seq was acknowledged exactly once");
+        let bodies: BTreeSet<&String> = acked.values().collect();
+        assert_eq!(bodies.len(), acked.len(), "and every message has one seq");
+        let first = client.describe_topic(&topic(index)).await.expect("a topic").first.0;
+        truth.push((first, acked));
+        last[index] = seq;
+    }
+    world.last.send_replace(Some(last));
+    let (mut gaps, mut messages) = (0, 0);
+    for (who, subscriber) in subscribers.into_iter().enumerate() {
+        let ended = timeout(DEADLINE, subscriber).await.expect("it comes to the end");
+        let seen = ended.unwrap_or_else(|error| panic!("subscriber {who}: {error}"));
+        compare(who, &seen, &truth[seen.topic], last[seen.topic]);
+        gaps += seen.gaps.len();
+        messages += seen.bodies.len();
+    }
+    let cuts = world.cuts.load(Ordering::Relaxed);
+    println!("{messages} messages, {gaps} gaps, {cuts} cuts, last seqs {last:?}");
+    client.close(DEADLINE).await;
+    drop(server);
+}
+
+fn compare(who: usize, seen: &Seen, (first, acked): &(u64, BTreeMap<u64, String>), last: u64) {
+    assert_eq!(seen.next, Some(last + 1), "subscriber {who} is at the end");
+    for (seq, body) in &seen.bodies {
+        assert_eq!(acked.get(seq), Some(body), "subscriber {who}, seq {seq}");
+    }
+    for (from, to, reason) in &seen.gaps {
+        assert_eq!(seen.topic, 1, "subscriber {who}: of {} nothing was removed", TOPICS[0]);
+        assert_eq!(*reason, Some(GapReason::Purge), "subscriber {who}: {from} to {to}");
+        assert!(to < first, "subscriber {who}: {from} to {to} is gone, the first is {first}");
+    }
+    let Some(begin) = seen.first else { return };
+    for seq in begin..=last {
+        let told = seen.gaps.iter().any(|(from, to, _)| *from <= seq && seq <= *to);
+        let came = seen.bodies.contains_key(&seq);
+        assert!(came != told, "subscriber {who}, seq {seq}: came {came}, told missing {told}");
     }
 }

@@ -2,9 +2,7 @@
 
 use gapless_broker::{FollowError, ReadError, SubscribeError, TopicError, TopicInfo};
 use gapless_core::{PubSubError, PublishAck};
-use gapless_protocol::{
-    ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb,
-};
+use gapless_protocol::{ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb};
 
 /// An error of the list, with its sentence for people.
 pub(crate) fn error(code: ErrorCode, message: &dyn std::fmt::Display) -> ErrorAnswer {
@@ -94,10 +92,7 @@ pub(crate) fn topic_info(info: TopicInfo) -> gapless_protocol::TopicInfo {
 }
 
 /// The answer to something that may fail.
-pub(crate) fn or_error<T>(
-    result: Result<T, TopicError>,
-    good: impl FnOnce(T) -> Verb,
-) -> Verb {
+pub(crate) fn or_error<T>(result: Result<T, TopicError>, good: impl FnOnce(T) -> Verb) -> Verb {
     match result {
         Ok(value) => good(value),
         Err(failed) => Verb::Error(topic_error(&failed)),

@@ -18,9 +18,9 @@ use bytes::BytesMut;
 use gapless_broker::{Atomic, Broker, Publishing, Subscription, Token};
 use gapless_core::{PublishAck, RejectReason};
 use gapless_protocol::{
-    Bye, CellValue, Commit, Decoder, Drain, DrainReason, Ended, ErrorCode, Features, Frame, FrameLimit,
-    Hello, Ids, Kind, Limits, PartAck, Pong, Publish, PublishAck as AckVerb, Rejection, StartFrom,
-    Subscribe, Subscribed, Unsubscribed, VERSION, Verb, VerbError, Welcome,
+    Bye, CellValue, Commit, Decoder, Drain, DrainReason, Ended, ErrorCode, Features, Frame,
+    FrameLimit, Hello, Ids, Kind, Limits, PartAck, Pong, Publish, PublishAck as AckVerb, Rejection,
+    StartFrom, Subscribe, Subscribed, Unsubscribed, VERSION, Verb, VerbError, Welcome,
 };
 use tokio::time::{Instant, Sleep};
 
@@ -237,8 +237,7 @@ impl Connection {
     }
 
     fn owes_nothing(&self) -> bool {
-        let answered =
-            self.publishes.is_empty() && self.asked.is_empty() && self.stalled.is_none();
+        let answered = self.publishes.is_empty() && self.asked.is_empty() && self.stalled.is_none();
         answered && self.output.bytes() == 0
     }
 
@@ -608,12 +607,11 @@ impl Connection {
             StartFrom::LastPerKey => gapless_broker::From::LastPerKey,
         };
         let broker = self.shared.broker.clone();
-        let answer = tokio::task::spawn_blocking(move || {
-            match broker.subscribe(&asked.pattern, from) {
+        let answer =
+            tokio::task::spawn_blocking(move || match broker.subscribe(&asked.pattern, from) {
                 Ok(subscription) => Answer::Subscribed(Box::new(subscription), credit),
                 Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
-            }
-        });
+            });
         self.asked.push_back(Asked { ids, subscribes: true, answer });
     }
 

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use gapless_broker::{Delivery, Subscription, checksum};
 use gapless_core::Position;
 use gapless_protocol::{
-    Ended, ErrorCode, FrameLimit, GapCode, GapNotice, Ids, Messages, PlaceRange,
-    RecoveryComplete, RecoveryResponse, SplitError, SplitLimit, Token, Verb, cut_messages,
+    Ended, ErrorCode, FrameLimit, GapCode, GapNotice, Ids, Messages, PlaceRange, RecoveryComplete,
+    RecoveryResponse, SplitError, SplitLimit, Token, Verb, cut_messages,
 };
 
 use crate::native::answers::{error, follow_error};
@@ -214,12 +214,7 @@ impl Followed {
         }
     }
 
-    fn end(
-        &mut self,
-        why: gapless_protocol::ErrorAnswer,
-        output: &mut Output,
-        limit: FrameLimit,
-    ) {
+    fn end(&mut self, why: gapless_protocol::ErrorAnswer, output: &mut Output, limit: FrameLimit) {
         let (subscription, token) = (self.number, self.token());
         put(output, &Ended { subscription, token, error: why }.into(), limit);
     }

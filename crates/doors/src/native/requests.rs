@@ -74,18 +74,12 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
             topics.truncate(limit);
             TopicInfos { topics: topics.into_iter().map(topic_info).collect(), more }.into()
         }
-        Verb::Get(asked) => {
-            or_error(broker.latest(&asked.topic, &asked.key), found_or_not)
-        }
-        Verb::Read(asked) => {
-            or_error(broker.read(&asked.topic, asked.seq), found_or_not)
-        }
-        Verb::CancelDelayed(asked) => {
-            match block_on(broker.cancel_delayed(asked.id)) {
-                Ok(was_waiting) => Cancelled { was_waiting }.into(),
-                Err(failed) => trouble(&failed).into(),
-            }
-        }
+        Verb::Get(asked) => or_error(broker.latest(&asked.topic, &asked.key), found_or_not),
+        Verb::Read(asked) => or_error(broker.read(&asked.topic, asked.seq), found_or_not),
+        Verb::CancelDelayed(asked) => match block_on(broker.cancel_delayed(asked.id)) {
+            Ok(was_waiting) => Cancelled { was_waiting }.into(),
+            Err(failed) => trouble(&failed).into(),
+        },
         Verb::Stats(_) => StatsText { json: stats(shared).to_string() }.into(),
         other => {
             let name = other.kind().name();
@@ -134,8 +128,11 @@ fn stats(shared: &Shared) -> serde_json::Value {
 
 pub(crate) fn client_list(shared: &Shared, after: u64, limit: u32) -> ClientList {
     let limit = (limit as usize).clamp(1, LIST_MAX);
-    let sessions: Vec<Arc<Session>> =
-        shared.sessions().range((Excluded(after), Unbounded)).map(|(_, session)| Arc::clone(session)).collect();
+    let sessions: Vec<Arc<Session>> = shared
+        .sessions()
+        .range((Excluded(after), Unbounded))
+        .map(|(_, session)| Arc::clone(session))
+        .collect();
     let known: BTreeMap<u64, SubscriberInfo> =
         shared.broker.subscribers().into_iter().map(|info| (info.id, info)).collect();
     let room = page_bytes(shared);

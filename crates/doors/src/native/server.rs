@@ -140,8 +140,7 @@ impl NativeDoor {
 
 /// Listens on a Unix socket; one that nobody listens on any more is replaced.
 async fn listen_unix(path: &Path) -> Result<UnixListener, DoorError> {
-    let failed =
-        |source| DoorError::Listen { address: path.display().to_string(), source };
+    let failed = |source| DoorError::Listen { address: path.display().to_string(), source };
     match UnixListener::bind(path) {
         // Anything but a socket is somebody's file and stays.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
@@ -204,12 +203,7 @@ async fn refused(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-fn serve(
-    shared: &Arc<Shared>,
-    connections: &mut JoinSet<()>,
-    stream: Stream,
-    address: String,
-) {
+fn serve(shared: &Arc<Shared>, connections: &mut JoinSet<()>, stream: Stream, address: String) {
     let number = shared.next_session.fetch_add(1, Ordering::Relaxed);
     let session = Arc::new(Session {
         number,

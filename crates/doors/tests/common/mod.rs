@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use gapless_broker::{Broker, BrokerOptions};
 use gapless_core::{
-    Durability, Message, Pattern, PublishOptions, Records, RecordsBuilder, TopicName,
-    TopicSettings,
+    Durability, Message, Pattern, PublishOptions, Records, RecordsBuilder, TopicName, TopicSettings,
 };
 use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_protocol::*;
@@ -89,8 +88,7 @@ impl Server {
             .build()
             .expect("a runtime");
         let socket = folder.path().join("socket");
-        let open =
-            NativeDoor::open(broker.clone(), options, Some("127.0.0.1:0"), Some(&socket));
+        let open = NativeDoor::open(broker.clone(), options, Some("127.0.0.1:0"), Some(&socket));
         let door = runtime.block_on(open).expect("a door");
         Self { runtime, broker, door: Some(door), folder }
     }

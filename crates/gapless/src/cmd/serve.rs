@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::config::{Config, ConfigError, Source};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
-use crate::remote::interrupted;
+use crate::remote::Interrupt;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,6 +51,8 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
 
 async fn serve(config: &Config, out: &mut Output) -> Done {
     let (options, native) = (broker_options(config)?, native_options(config)?);
+    // Before it is ready: whoever reads that may end it at once.
+    let mut interrupt = Interrupt::listen()?;
     let data = options.folder.clone();
     let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
@@ -81,7 +83,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
         }
     }
     out.flush()?;
-    interrupted().await?;
+    interrupt.came().await;
     tracing::info!("stopping: connections get a moment to finish");
     door.close().await;
     let closed = tokio::task::spawn_blocking(move || broker.close()).await?;

@@ -20,7 +20,7 @@ use super::Global;
 use super::events::event_line;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
-use crate::remote::{exists, followed, interrupted, no_topic, with_client};
+use crate::remote::{Interrupt, exists, followed, no_topic, with_client};
 use crate::show::Shown;
 use crate::values::{self, Start};
 
@@ -136,6 +136,7 @@ struct Followed {
 
 /// Follows until it is interrupted, has shown enough, or is live and shall not go on.
 pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Done {
+    let mut interrupt = Interrupt::listen()?;
     let mut all = Vec::new();
     for (pattern, from) in &plan.wanted {
         all.push(subscribe(client, pattern, *from, plan.follow, out).await?);
@@ -145,14 +146,10 @@ pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Do
     }
     let mut left = plan.count.unwrap_or(u64::MAX);
     let mut state = client.state();
-    let mut interrupt = pin!(interrupted());
     let done = loop {
         tokio::select! {
             biased;
-            interrupt = &mut interrupt => {
-                interrupt?;
-                break Ok(Exit::Ok);
-            }
+            () = interrupt.came() => break Ok(Exit::Ok),
             changed = state.changed() => if changed.is_ok() {
                 let now = *state.borrow_and_update();
                 tell_state(client, now, out);

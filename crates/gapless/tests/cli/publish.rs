@@ -122,8 +122,7 @@ fn a_delayed_message_can_be_called_off() {
     server.run(&["cancel", &id]).exits(6).says("no delayed message");
     server.run(&["pub", "t", "later", "--at", "+2h"]).ok().shows("scheduled for 2");
     server.run(&["pub", "t", "later", "--at", "9999-01-01"]).exits(5).says("times");
-    let soon = server.run(&["pub", "t", "soon", "--delay", "10ms"]).ok();
-    soon.shows("gapless cancel");
+    server.run(&["pub", "t", "soon", "--delay", "10ms"]).ok();
     // It appears by itself.
     let mut follow = server.begin(&["sub", "t", "--count", "1"]);
     assert_eq!(follow.out.next(), "t 1 - soon");
