@@ -20,7 +20,10 @@ impl World {
         let settings = self.plan.settings(&mut self.random);
         let there = self.now.named(&name).map(|(_, topic)| topic.settings);
         let made = self.broker().create_topic(&name, settings);
-        self.note(format_args!("create {name}: {:?} {settings:?}", made.as_ref().map(|info| info.id)));
+        self.note(format_args!(
+            "create {name}: {:?} {settings:?}",
+            made.as_ref().map(|info| info.id)
+        ));
         match (made, there) {
             (Ok(info), None) => {
                 let key = TopicKey(self.next_topic);

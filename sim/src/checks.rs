@@ -49,7 +49,12 @@ impl World {
         let floor = self.floors.insert(key, first).unwrap_or(1);
         ensure(first >= floor, || format!("the floor of {name} went from {floor} to {first}"))?;
         if first > floor {
-            ensure(self.is_due_to_go(topic, first, self.time()), || {
+            // What is compacted away may go with what is let go before it.
+            let now = self.time();
+            let mut due = (floor + 1..=first).rev().skip_while(|below| {
+                !self.is_due_to_go(topic, *below, now) && topic.may_be_absent(below - 1, now)
+            });
+            ensure(due.next().is_some_and(|below| self.is_due_to_go(topic, below, now)), || {
                 format!("the floor of {name} rose from {floor} to {first} for no reason")
             })?;
         }
@@ -62,9 +67,10 @@ impl World {
     /// Whether purges or retention let everything below this seq go.
     pub fn is_due_to_go(&self, topic: &TopicModel, below: u64, now: Timestamp) -> bool {
         let settings = [Some(topic.settings), self.settings_before];
-        settings.into_iter().flatten().any(|settings| {
-            self.is_due_by(topic, &settings.retention, below, now)
-        })
+        settings
+            .into_iter()
+            .flatten()
+            .any(|settings| self.is_due_by(topic, &settings.retention, below, now))
     }
 
     fn is_due_by(
@@ -81,9 +87,8 @@ impl World {
             retention.age.zip(last).is_some_and(|(age, last)| last.time.after(age) <= now)
         };
         let by_count = || retention.count.is_some_and(|count| below + count <= visible + 1);
-        let by_bytes = || {
-            retention.bytes.is_some_and(|max| bytes_of(topic, below - 1, visible) > max)
-        };
+        let by_bytes =
+            || retention.bytes.is_some_and(|max| bytes_of(topic, below - 1, visible) > max);
         below <= topic.purged || by_age() || by_count() || by_bytes()
     }
 

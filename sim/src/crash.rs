@@ -257,7 +257,9 @@ impl World {
         let delayed = (observed.delayed, observed.delayed_next);
         let known = (state.delayed.waiting.len(), state.delayed.next);
         if delayed != known {
-            return Some(format!("delayed messages and their next number: {delayed:?}, not {known:?}"));
+            return Some(format!(
+                "delayed messages and their next number: {delayed:?}, not {known:?}"
+            ));
         }
         Self::cell_names().zip(&observed.cells).find_map(|(name, value)| {
             let known = state.cells.get(&name);

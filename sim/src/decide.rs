@@ -37,7 +37,12 @@ pub enum Decision {
 }
 
 /// Decides about offers that are made together.
-pub fn decide(state: &State, offers: &[Offer], floor: &dyn Fn(TopicKey) -> u64, now: Timestamp) -> Decision {
+pub fn decide(
+    state: &State,
+    offers: &[Offer],
+    floor: &dyn Fn(TopicKey) -> u64,
+    now: Timestamp,
+) -> Decision {
     let mut taken = Vec::new();
     let mut doubt = None;
     for offer in offers {
@@ -88,7 +93,8 @@ fn last_of_key(topic: &TopicModel, key: &[u8], floor: u64, now: Timestamp) -> Ve
         let seq = at as u64 + 1;
         found.push(seq);
         let removed = message.is_tombstone() && topic.may_be_absent(seq, now);
-        let by_count = topic.settings.retention.count.is_some_and(|count| seq + count < topic.next());
+        let by_count =
+            topic.settings.retention.count.is_some_and(|count| seq + count < topic.next());
         match (message.is_expired(now), seq < floor || removed || by_count) {
             (true, _) => {}
             (false, true) => break,
@@ -111,7 +117,8 @@ fn take(state: &State, offer: &Offer, now: Timestamp) -> Taken {
             let remembers = topic.settings.dedup.count > 0 && !topic.settings.dedup.time.is_zero();
             taken.fresh.iter().position(of_id).filter(|_| remembers).map(|at| first + at as u64)
         };
-        let known = message.id.as_deref().and_then(|id| within(id).or_else(|| topic.ids.find(id, now)));
+        let known =
+            message.id.as_deref().and_then(|id| within(id).or_else(|| topic.ids.find(id, now)));
         match known {
             Some(seq) => taken.known.push(seq),
             None => taken.fresh.push((*number, message.clone())),

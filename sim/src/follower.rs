@@ -139,9 +139,9 @@ impl World {
     fn follow_ended(&mut self, follower: &mut Follower, error: &FollowError) -> Checked<Step> {
         let number = follower.number;
         self.note(format_args!("  f{number} ends: {error}"));
-        let is_deleted = follower.topic.is_some_and(|key| {
-            self.now.topics.get(&key).is_none_or(|topic| topic.deleted)
-        });
+        let is_deleted = follower
+            .topic
+            .is_some_and(|key| self.now.topics.get(&key).is_none_or(|topic| topic.deleted));
         match error {
             FollowError::Deleted(_) if is_deleted => Ok(Step::Over),
             FollowError::Read(_) if self.is_down() => Ok(Step::Waits),
@@ -155,7 +155,9 @@ impl World {
         let number = follower.number;
         ensure(!follower.owed_epoch, || format!("follower {number} was not told of a loss"))?;
         ensure(follower.live, || format!("follower {number} waits but was not told it is live"))?;
-        for (key, topic) in self.now.living().filter(|(_, each)| follower.pattern.matches(&each.name)) {
+        for (key, topic) in
+            self.now.living().filter(|(_, each)| follower.pattern.matches(&each.name))
+        {
             if follower.topic.is_some_and(|one| one != key) {
                 continue;
             }
@@ -228,7 +230,22 @@ impl World {
             Begin::Exact => from == next,
         };
         ensure(begins_well && from <= to, || format!("{}: {from}..{to} after {next}", story()))?;
-        if std::env::var("SIMDBG").is_ok() { for d in messages.iter() { println!("    dbg {} {}@{} t{} {:?} key {:?}", name, d.seq, d.position, d.time, d.message.body.as_ref().map(|b| String::from_utf8_lossy(&b[..b.len().min(10)]).into_owned()), d.message.key); } }
+        if std::env::var("SIMDBG").is_ok() {
+            for d in messages.iter() {
+                println!(
+                    "    dbg {} {}@{} t{} {:?} key {:?}",
+                    name,
+                    d.seq,
+                    d.position,
+                    d.time,
+                    d.message
+                        .body
+                        .as_ref()
+                        .map(|b| String::from_utf8_lossy(&b[..b.len().min(10)]).into_owned()),
+                    d.message.key
+                );
+            }
+        }
         let mut delivered = messages.iter().peekable();
         let mut line = String::new();
         for seq in from..=to {
@@ -257,7 +274,12 @@ impl World {
             self.check_may_come(follower, key, seq, floors)?;
             if follower.topic.is_none() {
                 ensure(found.position.0 > follower.last_position, || {
-                    format!("{}: position {} after {}", story(), found.position, follower.last_position)
+                    format!(
+                        "{}: position {} after {}",
+                        story(),
+                        found.position,
+                        follower.last_position
+                    )
                 })?;
             }
             follower.last_position = found.position.0;
@@ -266,7 +288,11 @@ impl World {
             }
         }
         ensure(delivered.peek().is_none(), || {
-            format!("{}: {:?} is out of {from}..{to}", story(), delivered.peek().map(|each| each.seq))
+            format!(
+                "{}: {:?} is out of {from}..{to}",
+                story(),
+                delivered.peek().map(|each| each.seq)
+            )
         })?;
         follower.place.next.insert(key, to + 1);
         follower.begin = Begin::Exact;
@@ -300,25 +326,36 @@ impl World {
         let topic = &self.now.topics[&key];
         let Some(message) = topic.at(seq) else { return Ok(()) };
         let story = |what: &str| {
-            format!("follower {} of {}: {what} seq {seq} of {}", follower.number, follower.pattern, topic.name)
+            format!(
+                "follower {} of {}: {what} seq {seq} of {}",
+                follower.number, follower.pattern, topic.name
+            )
         };
         // A follower of many may have it in hand since before it was gone.
         let at_once = follower.topic.is_some() && !follower.in_hand;
-        let (floors, now) =
-            if at_once { (floors, self.time()) } else { (&follower.idle_floors, follower.idle_time) };
+        let (floors, now) = if at_once {
+            (floors, self.time())
+        } else {
+            (&follower.idle_floors, follower.idle_time)
+        };
         let floor = floors.get(&key).copied().unwrap_or(1);
         ensure(seq >= floor, || story("below the floor came"))?;
         ensure(!message.is_expired(now), || story("expired came"))?;
         // A floor that cannot be written down cannot rise.
         let writable = !self.is_failed() && !self.may_block();
-        if follower.topic.is_some() && writable && let Some(age) = topic.settings.retention.age {
+        if follower.topic.is_some()
+            && writable
+            && let Some(age) = topic.settings.retention.age
+        {
             ensure(message.time.after(age) > now, || story("past its age came"))?;
         }
         if seq <= follower.newest_to && at_once && !self.is_failed() {
             // A topic that is not compacted forgets what has expired.
-            let newer = topic.log.iter().skip(seq as usize).find(|each| {
-                each.message.key == message.message.key && !each.is_expired(now)
-            });
+            let newer = topic
+                .log
+                .iter()
+                .skip(seq as usize)
+                .find(|each| each.message.key == message.message.key && !each.is_expired(now));
             ensure(newer.is_none(), || story(&format!("superseded by {newer:?} came")))?;
         }
         Ok(())
@@ -335,7 +372,9 @@ impl World {
                 format!("follower {number} was told of a loss that was not: {gap:?}")
             });
         }
-        let wrong = |why: &str| broken(format!("follower {number} of {}: {gap:?}: {why}", follower.pattern));
+        let wrong = |why: &str| {
+            broken(format!("follower {number} of {}: {gap:?}: {why}", follower.pattern))
+        };
         let (Some(name), Some(to)) = (&gap.topic, gap.to) else { return wrong("of what?") };
         let from = gap.from.map(|seq| seq.0);
         let key = match from {

@@ -97,7 +97,8 @@ impl Plan {
     /// The plan of a seed.
     pub fn draw(random: &mut Random) -> Self {
         let weight = |random: &mut Random, base: u32, may_go: bool| {
-            let factor = if may_go { *random.pick(&[0, 0, 1, 1, 2, 4]) } else { *random.pick(&[1, 2]) };
+            let factor =
+                if may_go { *random.pick(&[0, 0, 1, 1, 2, 4]) } else { *random.pick(&[1, 2]) };
             base * factor
         };
         let weights =

@@ -51,12 +51,8 @@ pub fn run(seed: u64, options: RunOptions) -> Result<Report, String> {
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(Violation(format!("panic: {}", text.unwrap_or_default())))
     });
-    let report = Report {
-        seed,
-        hash: world.trace.hash(),
-        lines: world.trace.lines(),
-        counts: world.counts,
-    };
+    let report =
+        Report { seed, hash: world.trace.hash(), lines: world.trace.lines(), counts: world.counts };
     let Err(violation) = result else { return Ok(report) };
     let recent: Vec<&str> = world.trace.recent().collect();
     let story = format!(
@@ -234,15 +230,21 @@ impl World {
     fn publish_everywhere(&mut self) -> Checked {
         let names: Vec<_> = self.now.names.keys().cloned().collect();
         for name in names {
-            let options =
-                PublishOptions { durability: Some(Durability::Flushed), ..PublishOptions::default() };
+            let options = PublishOptions {
+                durability: Some(Durability::Flushed),
+                ..PublishOptions::default()
+            };
             self.publish_last(&name, &options)?;
         }
         self.turn()?;
         ensure(self.asked.is_empty(), || "a publish was not acked in the end".into())
     }
 
-    fn publish_last(&mut self, name: &gapless_core::TopicName, options: &PublishOptions) -> Checked {
+    fn publish_last(
+        &mut self,
+        name: &gapless_core::TopicName,
+        options: &PublishOptions,
+    ) -> Checked {
         let refused = self.counts.refused;
         let message = Message::new(format!("last of {name}"));
         self.publish_one(name, message, *options)?;

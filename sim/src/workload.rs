@@ -181,7 +181,11 @@ impl World {
         let nowhere = TopicName::parse("no.such.topic").expect("the name is well formed");
         let message = self.message();
         planned.names.push(nowhere);
-        planned.offers.push(Offer { topic: TopicKey(u32::MAX), messages: vec![message], expect: None });
+        planned.offers.push(Offer {
+            topic: TopicKey(u32::MAX),
+            messages: vec![message],
+            expect: None,
+        });
         // So that it goes the long way, as an atomic commit.
         planned.cells.push((Bytes::from_static(b"cell-0"), Some(Bytes::from_static(b"never"))));
         let acks = planned.publish(&self.broker()).wait_all();
@@ -406,7 +410,10 @@ impl World {
         let offer = self.next_offer;
         self.next_offer += 1;
         let id = message.id.clone();
-        self.note(format_args!("delay {offer} for {name} to {due} {:?} {id:?}", options.durability));
+        self.note(format_args!(
+            "delay {offer} for {name} to {due} {:?} {id:?}",
+            options.durability
+        ));
         let publishing = self.broker().publish(name, &message, &options);
         let is_accepted = publishing.is_accepted();
         let mut answer = Box::pin(async move { publishing.all().await.map(Outcome::Acks) });
@@ -416,8 +423,12 @@ impl World {
             let std::task::Poll::Ready(answer) = polled else {
                 return broken("a refused publish has no answer");
             };
-            let planned =
-                Planned { names: vec![name.clone()], offers: Vec::new(), cells: Vec::new(), options };
+            let planned = Planned {
+                names: vec![name.clone()],
+                offers: Vec::new(),
+                cells: Vec::new(),
+                options,
+            };
             return self.check_refusal(&planned, &Decision::Accept(Vec::new()), answer);
         }
         let wanted = options.durability.unwrap_or(Durability::Flushed);
@@ -439,9 +450,10 @@ impl World {
         let waits = self.now.delayed.waiting.contains_key(&id);
         self.note(format_args!("cancel {id}, which waits: {waits}"));
         let broker = self.broker();
-        let answer = Box::pin(async move {
-            broker.cancel_delayed(Position(id)).await.map(Outcome::Cancelled)
-        });
+        let answer =
+            Box::pin(
+                async move { broker.cancel_delayed(Position(id)).await.map(Outcome::Cancelled) },
+            );
         if waits && self.may_refuse() {
             // It may be refused without a trace, and then the model would be wrong.
             return Ok(());
@@ -467,8 +479,11 @@ impl World {
     pub fn turn(&mut self) -> Checked {
         let now = self.time();
         let waiting = &self.now.delayed.waiting;
-        let mut due: Vec<_> =
-            waiting.iter().filter(|(_, each)| each.due <= now).map(|(seq, each)| (each.due, *seq)).collect();
+        let mut due: Vec<_> = waiting
+            .iter()
+            .filter(|(_, each)| each.due <= now)
+            .map(|(seq, each)| (each.due, *seq))
+            .collect();
         due.sort_unstable();
         let before = waiting.len();
         let may_refuse = self.may_refuse();
@@ -509,7 +524,11 @@ impl World {
     }
 
     /// A flush, a seal or a compaction, slow enough for others to publish meanwhile.
-    pub fn work_slowly(&mut self, what: fn(&gapless_broker::Broker) -> bool, name: &str) -> Checked {
+    pub fn work_slowly(
+        &mut self,
+        what: fn(&gapless_broker::Broker) -> bool,
+        name: &str,
+    ) -> Checked {
         let broker = self.broker();
         let mut plan = VecDeque::new();
         for _ in 0..self.random.below(6) {
@@ -567,10 +586,12 @@ impl World {
         let wanted = if by_key { newest } else { Some(seq) };
         // A topic that is not compacted forgets what has expired; a failed journal does not
         // wait for what will never come: an older one is the newest then.
-        let older = by_key && newest.and_then(|seq| model.at(seq)).is_some_and(|each| {
-            each.is_expired(now) || self.is_failed()
-        });
-        if let Some(found) = found.as_ref().filter(|found| older && found.message.key.as_ref() == Some(&key))
+        let older = by_key
+            && newest
+                .and_then(|seq| model.at(seq))
+                .is_some_and(|each| each.is_expired(now) || self.is_failed());
+        if let Some(found) =
+            found.as_ref().filter(|found| older && found.message.key.as_ref() == Some(&key))
             && let Some(message) = model.at(found.seq.0).cloned()
         {
             return self.check_message(&message, found);
@@ -585,7 +606,9 @@ impl World {
             (None, None) => Ok(()),
             (Some((seq, _)), None) => {
                 let may_be_absent = !by_key && model.may_be_absent(seq, now);
-                ensure(may_be_absent, || format!("seq {seq} of {name} is not found by key: {by_key}"))
+                ensure(may_be_absent, || {
+                    format!("seq {seq} of {name} is not found by key: {by_key}")
+                })
             }
             (Some((seq, message)), Some(found)) if found.seq.0 == seq => {
                 self.check_message(&message, &found)

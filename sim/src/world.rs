@@ -84,10 +84,21 @@ pub type Answer = Pin<Box<dyn Future<Output = Result<Outcome, PubSubError>>>>;
 #[derive(Clone, Debug)]
 pub enum ExpectedAck {
     /// New messages with these numbers.
-    Accepted { topic: TopicKey, first: u64, last: u64 },
+    Accepted {
+        topic: TopicKey,
+        first: u64,
+        last: u64,
+    },
     /// Messages that were there before.
-    Known { topic: TopicKey, first: u64, last: u64 },
-    Scheduled { id: u64, due: Timestamp },
+    Known {
+        topic: TopicKey,
+        first: u64,
+        last: u64,
+    },
+    Scheduled {
+        id: u64,
+        due: Timestamp,
+    },
     /// Only cells, or a cancelled message.
     Nothing,
 }
@@ -359,7 +370,9 @@ impl World {
                 Ok(Some(asked))
             }
             Poll::Ready(answer) => {
-                ensure(woken || !asked.polled, || "an ack came but its waiter was not woken".into())?;
+                ensure(woken || !asked.polled, || {
+                    "an ack came but its waiter was not woken".into()
+                })?;
                 self.answered(&asked, answer)?;
                 Ok(None)
             }
@@ -374,9 +387,7 @@ impl World {
                 if let Some(commit) = asked.commit {
                     self.acked(commit, Durability::Flushed);
                 }
-                return ensure(was == asked.commit.is_some(), || {
-                    format!("cancelling said {was}")
-                });
+                return ensure(was == asked.commit.is_some(), || format!("cancelling said {was}"));
             }
             Err(error) => {
                 self.note(format_args!("  unconfirmed: {error}"));
@@ -403,7 +414,12 @@ impl World {
         Ok(())
     }
 
-    fn check_ack(&mut self, ack: &PublishAck, expected: &ExpectedAck, wanted: Durability) -> Checked {
+    fn check_ack(
+        &mut self,
+        ack: &PublishAck,
+        expected: &ExpectedAck,
+        wanted: Durability,
+    ) -> Checked {
         let wrong = || broken(format!("{ack:?} instead of {expected:?}"));
         match (ack, expected) {
             (PublishAck::Accepted(ack), ExpectedAck::Accepted { topic, first, last }) => {
@@ -434,7 +450,11 @@ impl World {
                 Ok(())
             }
             (PublishAck::Scheduled { id, due }, ExpectedAck::Scheduled { id: seq, due: at }) => {
-                if id.0 == *seq && due == at { Ok(()) } else { wrong() }
+                if id.0 == *seq && due == at {
+                    Ok(())
+                } else {
+                    wrong()
+                }
             }
             (PublishAck::Accepted(_), ExpectedAck::Nothing) => Ok(()),
             _ => wrong(),

@@ -9,14 +9,8 @@ use crate::finding::Finding;
 use crate::source::{Source, is_test_file};
 
 /// How many requirements each letter has, numbered from 1.
-const REQUIREMENTS: &[(char, u32)] = &[
-    ('A', 14),
-    ('B', 10),
-    ('C', 9),
-    ('D', 11),
-    ('E', 10),
-    ('F', 5),
-];
+const REQUIREMENTS: &[(char, u32)] =
+    &[('A', 14), ('B', 10), ('C', 9), ('D', 11), ('E', 10), ('F', 5)];
 
 /// Whether the files of `docs/adr` (names only) are numbered 0001, 0002 … without holes.
 pub(crate) fn decisions(folder: &str, names: &[String]) -> Vec<Finding> {
@@ -48,11 +42,7 @@ fn decision_number(name: &str) -> Option<u32> {
     let (number, title) = name.strip_suffix(".md")?.split_once('-')?;
     let well_formed =
         number.len() == 4 && number.bytes().all(|b| b.is_ascii_digit()) && !title.is_empty();
-    if well_formed {
-        number.parse().ok()
-    } else {
-        None
-    }
+    if well_formed { number.parse().ok() } else { None }
 }
 
 /// Requirements named in a page that do not exist.
@@ -76,9 +66,7 @@ pub(crate) fn requirements_of_test(path: &str, text: &str) -> Vec<Finding> {
     for (number, line) in source.code_lines().filter(|(number, _)| counts(*number)) {
         let named = test_name(line).and_then(requirement_of_name);
         findings.extend(
-            named
-                .filter(|named| !exists(named))
-                .map(|named| missing(path, number, &named)),
+            named.filter(|named| !exists(named)).map(|named| missing(path, number, &named)),
         );
     }
     findings
@@ -107,39 +95,26 @@ fn unknown(path: &str, number: usize, line: &str) -> Vec<Finding> {
     let named = line
         .split(|sign: char| !(sign.is_alphanumeric() || sign == '_'))
         .filter(|word| is_requirement(word));
-    named
-        .filter(|word| !exists(word))
-        .map(|word| missing(path, number, word))
-        .collect()
+    named.filter(|word| !exists(word)).map(|word| missing(path, number, word)).collect()
 }
 
 fn missing(path: &str, number: usize, named: &str) -> Finding {
-    Finding::at(
-        path,
-        number,
-        "requirement",
-        format!("there is no requirement {named}"),
-    )
+    Finding::at(path, number, "requirement", format!("there is no requirement {named}"))
 }
 
 /// Whether a word looks like a requirement: a letter that has some, then one or two digits.
 fn is_requirement(word: &str) -> bool {
     let mut signs = word.chars();
-    let letter = signs
-        .next()
-        .is_some_and(|letter| REQUIREMENTS.iter().any(|(known, _)| *known == letter));
+    let letter =
+        signs.next().is_some_and(|letter| REQUIREMENTS.iter().any(|(known, _)| *known == letter));
     let digits = signs.as_str();
     letter && matches!(digits.len(), 1 | 2) && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 fn exists(word: &str) -> bool {
     let known = |(letter, count): &(char, u32)| {
-        let digits = word
-            .strip_prefix(*letter)
-            .filter(|digits| !digits.starts_with('0'));
-        digits
-            .and_then(|digits| digits.parse().ok())
-            .is_some_and(|number: u32| number <= *count)
+        let digits = word.strip_prefix(*letter).filter(|digits| !digits.starts_with('0'));
+        digits.and_then(|digits| digits.parse().ok()).is_some_and(|number: u32| number <= *count)
     };
     REQUIREMENTS.iter().any(known)
 }
@@ -200,13 +175,7 @@ mod tests {
         ] {
             assert_eq!(requirements_of_page("docs/a.md", known), [], "{known}");
         }
-        for wrong in [
-            "one\nAs D12 says",
-            "one\n(F6)",
-            "one\nA15, A1",
-            "one\nC0",
-            "```\n```\nB11",
-        ] {
+        for wrong in ["one\nAs D12 says", "one\n(F6)", "one\nA15, A1", "one\nC0", "```\n```\nB11"] {
             let findings = requirements_of_page("docs/a.md", wrong);
             assert_eq!(findings.len(), 1, "{wrong}");
             assert!(findings[0].line > 1);
@@ -216,22 +185,10 @@ mod tests {
     #[test]
     fn a_test_names_only_requirements_that_exist() {
         let path = "crates/broker/tests/follow.rs";
-        assert_eq!(
-            requirements_of_test(path, "/// D10.\nfn d10_a_hole_is_told() {}"),
-            []
-        );
-        assert_eq!(
-            requirements_of_test(path, "let byte = \"C99\"; fn dead_letter() {}"),
-            []
-        );
-        assert_eq!(
-            requirements_of_test(path, "/// D12.\nfn a_hole_is_told() {}").len(),
-            1
-        );
-        assert_eq!(
-            requirements_of_test(path, "fn d12_a_hole_is_told() {}").len(),
-            1
-        );
+        assert_eq!(requirements_of_test(path, "/// D10.\nfn d10_a_hole_is_told() {}"), []);
+        assert_eq!(requirements_of_test(path, "let byte = \"C99\"; fn dead_letter() {}"), []);
+        assert_eq!(requirements_of_test(path, "/// D12.\nfn a_hole_is_told() {}").len(), 1);
+        assert_eq!(requirements_of_test(path, "fn d12_a_hole_is_told() {}").len(), 1);
     }
 
     #[test]

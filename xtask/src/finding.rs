@@ -17,12 +17,7 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn at(path: &str, line: usize, rule: &'static str, what: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            rule,
-            what: what.into(),
-        }
+        Self { path: path.to_owned(), line, rule, what: what.into() }
     }
 
     pub(crate) fn whole_file(path: &str, rule: &'static str, what: impl Into<String>) -> Self {

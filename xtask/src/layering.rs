@@ -28,44 +28,18 @@ const LAYERS: &[(&str, May)] = &[
     ("gapless-core", May::Know(&[])),
     ("gapless-journal", May::Know(&["gapless-core"])),
     ("gapless-protocol", May::Know(&["gapless-core"])),
-    (
-        "gapless-broker",
-        May::Know(&["gapless-journal", "gapless-core"]),
-    ),
-    (
-        "gapless-client",
-        May::Know(&["gapless-protocol", "gapless-core"]),
-    ),
-    (
-        "gapless-jobs",
-        May::Know(&["gapless-broker", "gapless-core"]),
-    ),
-    (
-        "gapless-outbox",
-        May::Know(&["gapless-broker", "gapless-core"]),
-    ),
-    (
-        "gapless-cluster",
-        May::Know(&["gapless-broker", "gapless-protocol", "gapless-core"]),
-    ),
+    ("gapless-broker", May::Know(&["gapless-journal", "gapless-core"])),
+    ("gapless-client", May::Know(&["gapless-protocol", "gapless-core"])),
+    ("gapless-jobs", May::Know(&["gapless-broker", "gapless-core"])),
+    ("gapless-outbox", May::Know(&["gapless-broker", "gapless-core"])),
+    ("gapless-cluster", May::Know(&["gapless-broker", "gapless-protocol", "gapless-core"])),
     (
         "gapless-doors",
-        May::Know(&[
-            "gapless-jobs",
-            "gapless-broker",
-            "gapless-protocol",
-            "gapless-core",
-        ]),
+        May::Know(&["gapless-jobs", "gapless-broker", "gapless-protocol", "gapless-core"]),
     ),
     ("gapless", May::KnowProduct),
-    (
-        "gapless-sim",
-        May::Know(&["gapless-broker", "gapless-journal", "gapless-core"]),
-    ),
-    (
-        "gapless-fuzz",
-        May::Know(&["gapless-protocol", "gapless-journal", "gapless-core"]),
-    ),
+    ("gapless-sim", May::Know(&["gapless-broker", "gapless-journal", "gapless-core"])),
+    ("gapless-fuzz", May::Know(&["gapless-protocol", "gapless-journal", "gapless-core"])),
     ("gapless-bench", May::KnowAll),
     ("xtask", May::Know(&[])),
 ];
@@ -81,22 +55,13 @@ pub(crate) struct Member {
 
 /// Reads the members and their arrows out of what `cargo metadata --no-deps` printed.
 pub(crate) fn members(metadata: &Value, root: &str) -> Result<Vec<Member>, String> {
-    let packages = metadata["packages"]
-        .as_array()
-        .ok_or("cargo metadata names no packages")?;
-    let names: Vec<&str> = packages
-        .iter()
-        .filter_map(|package| package["name"].as_str())
-        .collect();
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
+    let names: Vec<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
     let mut members = Vec::with_capacity(packages.len());
     for package in packages {
-        let name = package["name"]
-            .as_str()
-            .ok_or("cargo metadata has a package without a name")?;
+        let name = package["name"].as_str().ok_or("cargo metadata has a package without a name")?;
         let manifest = package["manifest_path"].as_str().unwrap_or(name);
-        let dependencies = package["dependencies"]
-            .as_array()
-            .map_or(&[][..], Vec::as_slice);
+        let dependencies = package["dependencies"].as_array().map_or(&[][..], Vec::as_slice);
         let knows = dependencies
             .iter()
             .filter_map(|dependency| dependency["name"].as_str())
@@ -121,19 +86,13 @@ pub(crate) fn check(members: &[Member]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for member in members {
         let Some((_, may)) = LAYERS.iter().find(|(name, _)| *name == member.name) else {
-            let what = format!(
-                "`{}` is not in the table of layers in xtask/src/layering.rs",
-                member.name
-            );
+            let what =
+                format!("`{}` is not in the table of layers in xtask/src/layering.rs", member.name);
             findings.push(Finding::whole_file(&member.manifest, RULE, what));
             continue;
         };
         for known in member.knows.iter().filter(|known| !may.know(known)) {
-            let what = format!(
-                "`{}` may not depend on `{known}`; {}",
-                member.name,
-                may.describe()
-            );
+            let what = format!("`{}` may not depend on `{known}`; {}", member.name, may.describe());
             findings.push(Finding::whole_file(&member.manifest, RULE, what));
         }
     }
@@ -167,11 +126,7 @@ mod tests {
 
     fn member(name: &str, knows: &[&str]) -> Member {
         let knows = knows.iter().map(|&known| known.to_owned()).collect();
-        Member {
-            name: name.to_owned(),
-            manifest: format!("{name}/Cargo.toml"),
-            knows,
-        }
+        Member { name: name.to_owned(), manifest: format!("{name}/Cargo.toml"), knows }
     }
 
     #[test]
@@ -179,18 +134,9 @@ mod tests {
         let all = [
             member("gapless-core", &[]),
             member("gapless-broker", &["gapless-journal", "gapless-core"]),
-            member(
-                "gapless-doors",
-                &["gapless-jobs", "gapless-broker", "gapless-protocol"],
-            ),
-            member(
-                "gapless",
-                &["gapless-doors", "gapless-bench", "gapless-cluster"],
-            ),
-            member(
-                "gapless-bench",
-                &["gapless-sim", "gapless-client", "gapless-broker"],
-            ),
+            member("gapless-doors", &["gapless-jobs", "gapless-broker", "gapless-protocol"]),
+            member("gapless", &["gapless-doors", "gapless-bench", "gapless-cluster"]),
+            member("gapless-bench", &["gapless-sim", "gapless-client", "gapless-broker"]),
         ];
         assert_eq!(check(&all), []);
     }
@@ -227,10 +173,7 @@ mod tests {
         for (name, may) in LAYERS {
             if let May::Know(known) = may {
                 for other in *known {
-                    assert!(
-                        LAYERS.iter().any(|(layer, _)| layer == other),
-                        "{name} -> {other}"
-                    );
+                    assert!(LAYERS.iter().any(|(layer, _)| layer == other), "{name} -> {other}");
                 }
             }
         }

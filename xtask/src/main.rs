@@ -30,21 +30,14 @@ fn main() -> ExitCode {
 fn run_tidy() -> ExitCode {
     match tidy::check_workspace() {
         Ok(checked) if checked.findings.is_empty() => {
-            println!(
-                "tidy: {} crates and {} files, nothing found",
-                checked.crates, checked.files
-            );
+            println!("tidy: {} crates and {} files, nothing found", checked.crates, checked.files);
             ExitCode::SUCCESS
         }
         Ok(checked) => {
             for finding in &checked.findings {
                 eprintln!("{finding}");
             }
-            eprintln!(
-                "tidy: {} found in {} files",
-                checked.findings.len(),
-                checked.files
-            );
+            eprintln!("tidy: {} found in {} files", checked.findings.len(), checked.files);
             ExitCode::FAILURE
         }
         Err(trouble) => {

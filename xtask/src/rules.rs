@@ -25,38 +25,24 @@ const MAY_SLEEP: &[Exception] = &[];
 
 /// Files that may read a clock.
 const MAY_READ_CLOCK: &[Exception] = &[
+    Exception { path: "crates/broker/src/clock.rs", reason: "the one place that reads time" },
+    Exception { path: "crates/gapless/src/cmd/bench", reason: "measures" },
+    Exception { path: "bench/", reason: "measures" },
     Exception {
-        path: "crates/broker/src/clock.rs",
-        reason: "the one place that reads time",
-    },
-    Exception {
-        path: "crates/gapless/src/cmd/bench",
-        reason: "measures",
-    },
-    Exception {
-        path: "bench/",
-        reason: "measures",
+        path: "crates/client/src/clock.rs",
+        reason: "the one place of the client that reads time",
     },
 ];
 
 /// Files of the layers below the doors that may touch the file system.
 const MAY_TOUCH_FILES: &[Exception] = &[
-    Exception {
-        path: "crates/journal/src/fs.rs",
-        reason: "the one narrow place",
-    },
-    Exception {
-        path: "crates/journal/src/fs/",
-        reason: "the one narrow place",
-    },
+    Exception { path: "crates/journal/src/fs.rs", reason: "the one narrow place" },
+    Exception { path: "crates/journal/src/fs/", reason: "the one narrow place" },
 ];
 
 /// Folders in which the file system is reached only through the narrow place.
-const FILES_ARE_FENCED: &[&str] = &[
-    "crates/core/src/",
-    "crates/journal/src/",
-    "crates/broker/src/",
-];
+const FILES_ARE_FENCED: &[&str] =
+    &["crates/core/src/", "crates/journal/src/", "crates/broker/src/"];
 
 /// Files that may be `unsafe`.
 const MAY_BE_UNSAFE: &[Exception] = &[Exception {
@@ -73,11 +59,7 @@ pub(crate) struct RustFile<'a> {
 
 impl<'a> RustFile<'a> {
     pub(crate) fn new(path: &'a str, text: &'a str) -> Self {
-        Self {
-            path,
-            text,
-            source: Source::parse(text),
-        }
+        Self { path, text, source: Source::parse(text) }
     }
 }
 
@@ -117,17 +99,12 @@ fn clock(file: &RustFile<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let reads = |line: &str| has_word(line, "SystemTime::now") || has_word(line, "Instant::now");
-    let what = format!(
-        "time is an argument; clocks are read only in{}",
-        list(MAY_READ_CLOCK)
-    );
+    let what = format!("time is an argument; clocks are read only in{}", list(MAY_READ_CLOCK));
     each_code_line(file, "clock", reads, &what)
 }
 
 fn files(file: &RustFile<'_>) -> Vec<Finding> {
-    let fenced = FILES_ARE_FENCED
-        .iter()
-        .any(|folder| file.path.starts_with(folder));
+    let fenced = FILES_ARE_FENCED.iter().any(|folder| file.path.starts_with(folder));
     if !fenced || is_test_file(file.path) || excepted(file.path, MAY_TOUCH_FILES) {
         return Vec::new();
     }
@@ -187,10 +164,7 @@ fn columns(file: &RustFile<'_>) -> Vec<Finding> {
     let lines = file.text.lines().enumerate().filter(|(_, line)| wide(line));
     lines
         .map(|(index, line)| {
-            let what = format!(
-                "{} columns, at most {LINE_COLUMNS_MAX}",
-                line.chars().count()
-            );
+            let what = format!("{} columns, at most {LINE_COLUMNS_MAX}", line.chars().count());
             Finding::at(file.path, index + 1, "columns", what)
         })
         .collect()
@@ -211,9 +185,7 @@ fn each_code_line(
     what: &str,
 ) -> Vec<Finding> {
     let lines = file.source.code_lines().filter(|(_, line)| is_broken(line));
-    lines
-        .map(|(number, _)| Finding::at(file.path, number, rule, what))
-        .collect()
+    lines.map(|(number, _)| Finding::at(file.path, number, rule, what)).collect()
 }
 
 /// Whether a line imports `name` from a group such as `std::{`.
@@ -222,9 +194,7 @@ fn imports(line: &str, group: &str, name: &str) -> bool {
 }
 
 fn excepted(path: &str, exceptions: &[Exception]) -> bool {
-    exceptions
-        .iter()
-        .any(|exception| path.starts_with(exception.path))
+    exceptions.iter().any(|exception| path.starts_with(exception.path))
 }
 
 /// The exceptions for a message, with their reasons.
@@ -244,10 +214,7 @@ mod tests {
     /// Names of the rules a file breaks, with the lines.
     fn broken(path: &str, text: &str) -> Vec<(&'static str, usize)> {
         let findings = check(&RustFile::new(path, text));
-        findings
-            .iter()
-            .map(|finding| (finding.rule, finding.line))
-            .collect()
+        findings.iter().map(|finding| (finding.rule, finding.line)).collect()
     }
 
     fn broken_below_header(path: &str, text: &str) -> Vec<(&'static str, usize)> {
@@ -277,38 +244,22 @@ mod tests {
 
     #[test]
     fn sleeping_is_not_seen_in_comments_strings_and_other_names() {
-        for text in [
-            "// thread::sleep",
-            "let a = \"thread::sleep\";",
-            "thread::sleeper();",
-        ] {
+        for text in ["// thread::sleep", "let a = \"thread::sleep\";", "thread::sleeper();"] {
             assert_eq!(broken_below_header("crates/broker/src/broker.rs", text), []);
         }
     }
 
     #[test]
     fn a_file_on_the_list_may_sleep() {
-        let listed = [Exception {
-            path: "crates/jobs/src/cpu.rs",
-            reason: "samples the load",
-        }];
+        let listed = [Exception { path: "crates/jobs/src/cpu.rs", reason: "samples the load" }];
         let text = "thread::sleep(d);";
-        assert_eq!(
-            sleep(&RustFile::new("crates/jobs/src/cpu.rs", text), &listed),
-            []
-        );
-        assert_eq!(
-            sleep(&RustFile::new("crates/jobs/src/run.rs", text), &listed).len(),
-            1
-        );
+        assert_eq!(sleep(&RustFile::new("crates/jobs/src/cpu.rs", text), &listed), []);
+        assert_eq!(sleep(&RustFile::new("crates/jobs/src/run.rs", text), &listed).len(), 1);
     }
 
     #[test]
     fn clocks_are_read_only_where_listed() {
-        for text in [
-            "let now = Instant::now();",
-            "let now = std::time::SystemTime::now();",
-        ] {
+        for text in ["let now = Instant::now();", "let now = std::time::SystemTime::now();"] {
             for path in [
                 "crates/core/src/topic.rs",
                 "crates/journal/src/fs.rs",
@@ -331,22 +282,12 @@ mod tests {
 
     #[test]
     fn files_are_touched_only_in_the_narrow_place() {
-        for text in [
-            "use std::fs;",
-            "File::open(path)",
-            "use std::{fs, io};",
-            "OpenOptions::new()",
-        ] {
-            for path in [
-                "crates/core/src/a.rs",
-                "crates/journal/src/log.rs",
-                "crates/broker/src/a.rs",
-            ] {
-                assert_eq!(
-                    broken_below_header(path, text),
-                    [("files", 2)],
-                    "{path}: {text}"
-                );
+        for text in ["use std::fs;", "File::open(path)", "use std::{fs, io};", "OpenOptions::new()"]
+        {
+            for path in
+                ["crates/core/src/a.rs", "crates/journal/src/log.rs", "crates/broker/src/a.rs"]
+            {
+                assert_eq!(broken_below_header(path, text), [("files", 2)], "{path}: {text}");
             }
             for path in [
                 "crates/journal/src/fs.rs",
@@ -364,10 +305,7 @@ mod tests {
     #[test]
     fn tests_inside_a_file_may_touch_files_but_the_code_beside_them_may_not() {
         let text = "#[cfg(test)]\nmod tests {\n    use std::fs;\n}\nuse std::fs;\n";
-        assert_eq!(
-            broken_below_header("crates/journal/src/log.rs", text),
-            [("files", 6)]
-        );
+        assert_eq!(broken_below_header("crates/journal/src/log.rs", text), [("files", 6)]);
     }
 
     #[test]
@@ -380,36 +318,18 @@ mod tests {
     #[test]
     fn unsafe_stays_in_the_proof() {
         let text = "unsafe { f() }";
-        assert_eq!(
-            broken_below_header("crates/core/src/id.rs", text),
-            [("unsafe", 2)]
-        );
-        assert_eq!(
-            broken_below_header("bench/src/main.rs", text),
-            [("unsafe", 2)]
-        );
-        assert_eq!(
-            broken_below_header("crates/core/no_std_proof/src/main.rs", text),
-            []
-        );
-        assert_eq!(
-            broken_below_header("crates/core/src/id.rs", "#![forbid(unsafe_code)]"),
-            []
-        );
+        assert_eq!(broken_below_header("crates/core/src/id.rs", text), [("unsafe", 2)]);
+        assert_eq!(broken_below_header("bench/src/main.rs", text), [("unsafe", 2)]);
+        assert_eq!(broken_below_header("crates/core/no_std_proof/src/main.rs", text), []);
+        assert_eq!(broken_below_header("crates/core/src/id.rs", "#![forbid(unsafe_code)]"), []);
     }
 
     #[test]
     fn a_note_of_work_left_names_its_issue() {
         let path = "crates/core/src/id.rs";
         assert_eq!(broken_below_header(path, "// TODO later"), [("to-do", 2)]);
-        assert_eq!(
-            broken_below_header(path, "// TODO(me): later"),
-            [("to-do", 2)]
-        );
-        assert_eq!(
-            broken_below_header(path, "// TODO(#): later"),
-            [("to-do", 2)]
-        );
+        assert_eq!(broken_below_header(path, "// TODO(me): later"), [("to-do", 2)]);
+        assert_eq!(broken_below_header(path, "// TODO(#): later"), [("to-do", 2)]);
         assert_eq!(broken_below_header(path, "// TODO(#12): later"), []);
         assert_eq!(broken_below_header(path, "const TODOS: u8 = 1;"), []);
     }
@@ -419,10 +339,7 @@ mod tests {
         let at_limit = HEADER.repeat(FILE_LINES_MAX);
         let over = HEADER.repeat(FILE_LINES_MAX + 1);
         assert_eq!(broken("crates/broker/src/broker.rs", &at_limit), []);
-        assert_eq!(
-            broken("crates/broker/src/broker.rs", &over),
-            [("length", 0)]
-        );
+        assert_eq!(broken("crates/broker/src/broker.rs", &over), [("length", 0)]);
         assert_eq!(broken("crates/broker/tests/all.rs", &over), []);
     }
 
@@ -431,22 +348,13 @@ mod tests {
         let at_limit = format!("// {}", "ü".repeat(LINE_COLUMNS_MAX - 3));
         assert_eq!(broken_below_header("crates/core/src/id.rs", &at_limit), []);
         let over = format!("{at_limit}ü");
-        assert_eq!(
-            broken_below_header("crates/core/src/id.rs", &over),
-            [("columns", 2)]
-        );
-        assert_eq!(
-            broken_below_header("crates/core/tests/id.rs", &over),
-            [("columns", 2)]
-        );
+        assert_eq!(broken_below_header("crates/core/src/id.rs", &over), [("columns", 2)]);
+        assert_eq!(broken_below_header("crates/core/tests/id.rs", &over), [("columns", 2)]);
     }
 
     #[test]
     fn a_file_under_src_begins_with_its_story() {
-        assert_eq!(
-            broken("crates/core/src/id.rs", "use core::fmt;\n"),
-            [("header", 1)]
-        );
+        assert_eq!(broken("crates/core/src/id.rs", "use core::fmt;\n"), [("header", 1)]);
         assert_eq!(broken("crates/core/tests/id.rs", "use core::fmt;\n"), []);
         assert_eq!(broken("crates/core/src/id.rs", "//! Numbers.\n"), []);
     }

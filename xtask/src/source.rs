@@ -21,27 +21,17 @@ impl Source {
     pub(crate) fn parse(text: &str) -> Self {
         let (code, comments) = split(text);
         let is_test = test_lines(&code);
-        Self {
-            code: lines(&code),
-            comments: lines(&comments),
-            is_test,
-        }
+        Self { code: lines(&code), comments: lines(&comments), is_test }
     }
 
     /// Lines of code with their number, counted from 1.
     pub(crate) fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.code
-            .iter()
-            .enumerate()
-            .map(|(index, line)| (index + 1, line.as_str()))
+        self.code.iter().enumerate().map(|(index, line)| (index + 1, line.as_str()))
     }
 
     /// Lines of comment with their number, counted from 1.
     pub(crate) fn comment_lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.comments
-            .iter()
-            .enumerate()
-            .map(|(index, line)| (index + 1, line.as_str()))
+        self.comments.iter().enumerate().map(|(index, line)| (index + 1, line.as_str()))
     }
 
     /// Whether the line (counted from 1) is test code.
@@ -86,12 +76,8 @@ fn lines(text: &str) -> Vec<String> {
 
 /// Code and comments, each as long as the text, with blanks for the other.
 fn split(text: &str) -> (String, String) {
-    let mut cutter = Cutter {
-        rest: text,
-        code: String::new(),
-        comments: String::new(),
-        previous: ' ',
-    };
+    let mut cutter =
+        Cutter { rest: text, code: String::new(), comments: String::new(), previous: ' ' };
     while let Some(sign) = cutter.rest.chars().next() {
         if cutter.rest.starts_with("//") {
             cutter.comment(line_comment_bytes(cutter.rest));
@@ -190,9 +176,7 @@ fn literal_bytes(text: &str, previous: char) -> Option<usize> {
         let close = format!("\"{}", "#".repeat(hashes));
         let opened = prefix + hashes + 1;
         return Some(
-            text[opened..]
-                .find(&close)
-                .map_or(text.len(), |end| opened + end + close.len()),
+            text[opened..].find(&close).map_or(text.len(), |end| opened + end + close.len()),
         );
     }
     if after.starts_with('"') {
@@ -281,24 +265,13 @@ mod tests {
     fn the_insides_of_literals_are_blank() {
         assert_eq!(code(r#"f("word // \" word");"#), r#"f("               ");"#);
         assert_eq!(code("r#\"word\"word\"#; word"), "              ; word");
-        assert_eq!(
-            code("b\"word\"; br\"word\"; word").matches("word").count(),
-            1
-        );
-        assert_eq!(
-            code("let c = '\"'; word '\\'' word")
-                .matches("word")
-                .count(),
-            2
-        );
+        assert_eq!(code("b\"word\"; br\"word\"; word").matches("word").count(), 1);
+        assert_eq!(code("let c = '\"'; word '\\'' word").matches("word").count(), 2);
     }
 
     #[test]
     fn lifetimes_and_names_that_end_in_r_begin_no_literal() {
-        assert_eq!(
-            code("fn f<'a>(x: &'a str) -> &'a str"),
-            "fn f<'a>(x: &'a str) -> &'a str"
-        );
+        assert_eq!(code("fn f<'a>(x: &'a str) -> &'a str"), "fn f<'a>(x: &'a str) -> &'a str");
         assert_eq!(code("number\"word\"word").matches("word").count(), 1);
     }
 

@@ -15,14 +15,8 @@ use crate::rules::{self, RustFile};
 use crate::{docs, layering};
 
 /// Folders that hold no text of ours, wherever they are.
-const FOLDERS_SKIPPED: &[&str] = &[
-    "target",
-    "node_modules",
-    "gapless-data",
-    "bench-data",
-    "fixtures",
-    "corpus",
-];
+const FOLDERS_SKIPPED: &[&str] =
+    &["target", "node_modules", "gapless-data", "bench-data", "fixtures", "corpus"];
 
 /// A walk that finds more than this is not in our workspace.
 const FILES_MAX: usize = 20_000;
@@ -37,9 +31,8 @@ pub(crate) struct Checked {
 /// Checks the workspace this tool was started in.
 pub(crate) fn check_workspace() -> Result<Checked, String> {
     let metadata = metadata()?;
-    let root = metadata["workspace_root"]
-        .as_str()
-        .ok_or("cargo metadata names no workspace root")?;
+    let root =
+        metadata["workspace_root"].as_str().ok_or("cargo metadata names no workspace root")?;
     let members = layering::members(&metadata, root)?;
     let mut findings = layering::check(&members);
 
@@ -58,11 +51,7 @@ pub(crate) fn check_workspace() -> Result<Checked, String> {
         findings.extend(check_text(path, &text));
     }
     findings.extend(docs::decisions("docs/adr", &names_in(&paths, "docs/adr/")));
-    Ok(Checked {
-        crates: members.len(),
-        files,
-        findings,
-    })
+    Ok(Checked { crates: members.len(), files, findings })
 }
 
 /// Every rule that looks at one text.
@@ -80,12 +69,7 @@ fn check_text(path: &str, text: &str) -> Vec<Finding> {
             findings.extend(docs::requirements_of_page(path, text));
             findings
         }
-        _ => rules::to_do(
-            path,
-            text.lines()
-                .enumerate()
-                .map(|(index, line)| (index + 1, line)),
-        ),
+        _ => rules::to_do(path, text.lines().enumerate().map(|(index, line)| (index + 1, line))),
     }
 }
 
@@ -96,10 +80,7 @@ fn metadata() -> Result<Value, String> {
         .output()
         .map_err(|error| format!("starting cargo metadata: {error}"))?;
     if !output.status.success() {
-        return Err(format!(
-            "cargo metadata: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        ));
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim()));
     }
     serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("cargo metadata printed no JSON: {error}"))
@@ -112,11 +93,7 @@ fn walk(root: &Path, folder: &str, paths: &mut Vec<String>) -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let hidden = name.starts_with('.') && name != ".ci";
-        let path = if folder.is_empty() {
-            name.clone()
-        } else {
-            format!("{folder}/{name}")
-        };
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         let kind = entry.file_type()?;
         if kind.is_dir() && !hidden && !FOLDERS_SKIPPED.contains(&name.as_str()) {
             walk(root, &path, paths)?;
@@ -133,10 +110,7 @@ fn walk(root: &Path, folder: &str, paths: &mut Vec<String>) -> io::Result<()> {
 /// Names of the files that lie directly in a folder.
 fn names_in(paths: &[String], folder: &str) -> Vec<String> {
     let names = paths.iter().filter_map(|path| path.strip_prefix(folder));
-    names
-        .filter(|name| !name.contains('/'))
-        .map(str::to_owned)
-        .collect()
+    names.filter(|name| !name.contains('/')).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -146,16 +120,10 @@ mod tests {
     #[test]
     fn each_kind_of_text_gets_its_rules() {
         let rules = |path, text| -> Vec<&str> {
-            check_text(path, text)
-                .iter()
-                .map(|finding| finding.rule)
-                .collect()
+            check_text(path, text).iter().map(|finding| finding.rule).collect()
         };
         assert_eq!(rules("crates/a/src/b.rs", "fn f() {}"), ["header"]);
-        assert_eq!(
-            rules("crates/a/tests/b.rs", "fn f99_says() {}"),
-            ["requirement"]
-        );
+        assert_eq!(rules("crates/a/tests/b.rs", "fn f99_says() {}"), ["requirement"]);
         assert_eq!(rules("docs/a.md", "TODO and F99"), ["to-do", "requirement"]);
         assert_eq!(rules("docs/a.md", "`TODO` and `F99`"), [""; 0]);
         assert_eq!(rules("test", "# TODO"), ["to-do"]);

@@ -1,8 +1,7 @@
 //! What can go wrong at the broker's handle, one type per operation.
 
 use gapless_core::{
-    Epoch, NameError, PatternError, PubSubError, RejectReason, Seq, SettingsError, StartError,
-    TopicName,
+    NameError, PatternError, PubSubError, RejectReason, Seq, SettingsError, StartError, TopicName,
 };
 use gapless_journal::{BeginError, Failure, KeepError, OpenError, ReadError};
 
@@ -91,18 +90,6 @@ pub enum FollowError {
     /// The broker is closed.
     #[error("the broker is closed")]
     Closed,
-}
-
-/// Why a token is not understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} is no position; expected 16 hex digits, a colon and a number, as in \
-         `{}:42`",
-    Epoch(0x1234)
-)]
-pub struct TokenError {
-    /// What was given.
-    pub text: String,
 }
 
 /// Why a broker did not open.

@@ -10,6 +10,7 @@ use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, batches};
 use crate::delivery::Delivered;
 use crate::error::TopicError;
+use crate::subscription::NOTHING_SEEN;
 use crate::wait::block_on;
 
 impl Broker {
@@ -170,7 +171,10 @@ impl Inner {
     pub(crate) fn position_before(&self, cell: &Cell, next: Seq) -> Result<Position, ReadError> {
         let (visible, end, floor) = {
             let state = cell.lock();
-            (state.visible, state.next(), state.floor_position)
+            // Who begins before the floor is told of a gap; until then it has seen nothing.
+            let begins_before = next < state.machine.first();
+            let floor = if begins_before { NOTHING_SEEN } else { state.floor_position };
+            (state.visible, state.next(), floor)
         };
         if next >= end {
             return Ok(visible);

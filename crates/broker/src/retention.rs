@@ -59,13 +59,15 @@ impl Inner {
     ) -> Result<(Option<Gap>, Option<Ticket>), TopicError> {
         // Where the last one lies that goes: looked up before, without the lock. If it is
         // gone already, so is everything below, and its place is known.
-        let position = match self.stored_at(cell, below.prev())? {
+        let (below, position) = match self.stored_at(cell, below.prev())? {
+            // Nothing of a hole is left, and where one inside it stood is not known: it goes
+            // whole, and with it the floor stands where its last message stood.
+            Some(hole) if hole.header().count == 0 => (hole.last().next(), hole.header().position),
             Some(batch) => {
                 let offset = below.prev().distance(batch.first());
-                // A hole stands where its last message stood.
-                batch.header().position.plus(offset).min(batch.header().last_position())
+                (below, batch.header().position.plus(offset))
             }
-            None => cell.lock().floor_position,
+            None => (below, cell.lock().floor_position),
         };
         let mut state = cell.lock();
         let below = below.min(state.next());
@@ -133,7 +135,7 @@ impl Inner {
         match self.trim(cell, below, GapReason::Retention, now) {
             Ok(_) => {
                 let mut state = cell.lock();
-                if state.machine.first() == below {
+                if state.machine.first() >= below {
                     // If it has become empty meanwhile, the next message tells its time.
                     let empty = below == state.next();
                     state.oldest_time = if empty { Timestamp::NEVER } else { time };

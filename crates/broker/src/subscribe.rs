@@ -13,7 +13,7 @@ use crate::error::SubscribeError;
 use crate::follow_pattern::PatternFollower;
 use crate::follow_topic::TopicFollower;
 use crate::subscription::{Follower, From, NOTHING_SEEN, Shared, Subscription};
-use crate::token::Token;
+use gapless_core::Token;
 
 impl Broker {
     /// Follows a topic, or all topics and volatile subjects that match a pattern.

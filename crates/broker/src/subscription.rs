@@ -17,7 +17,7 @@ use crate::delivery::Delivery;
 use crate::error::FollowError;
 use crate::follow_pattern::PatternFollower;
 use crate::follow_topic::TopicFollower;
-use crate::token::Token;
+use gapless_core::Token;
 
 /// Where a subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

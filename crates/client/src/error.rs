@@ -10,7 +10,7 @@ use gapless_core::{Fate, LinkError, MessageError, PatternError, RejectReason};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Rejection};
 
 use crate::address::AddressError;
-use crate::token::Token;
+use gapless_core::Token;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]

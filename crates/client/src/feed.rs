@@ -14,7 +14,7 @@ use gapless_core::link::SubscriptionId;
 
 use crate::error::SubscriptionError;
 use crate::subscription::Event;
-use crate::token::Token;
+use gapless_core::Token;
 
 /// Most events that take no credit; a subscription with more of them is ended on the server
 /// and asked for again when its user has caught up.

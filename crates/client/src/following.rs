@@ -11,7 +11,7 @@ use crate::connection::Corr;
 use crate::driver::{Driver, Line};
 use crate::error::SubscriptionError;
 use crate::feed::{Feed, Wish};
-use crate::token::Token;
+use gapless_core::Token;
 
 /// A subscription.
 pub(crate) struct Follow {

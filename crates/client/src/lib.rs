@@ -56,7 +56,6 @@ mod receive;
 mod sending;
 mod socket;
 mod subscription;
-mod token;
 pub mod typed;
 
 pub use address::{Address, AddressError, DEFAULT_ADDRESS, DEFAULT_PORT};
@@ -65,10 +64,10 @@ pub use client::{Client, CloseReport, State};
 pub use error::{
     AskError, ConnectError, GaveUp, PublishError, SubscriptionError, Trouble, TypedError,
 };
+pub use gapless_core::{Token, TokenError};
 pub use options::{ClientLimits, ConnectOptions, Ids};
 pub use publish::{Ack, Atomic, Committing, Publishing};
 pub use subscription::{Delivered, DeliveredRef, Event, From, Gap, Messages, Subscription};
-pub use token::{Token, TokenError};
 pub use typed::{Json, MessagePack, RegistryExt};
 
 pub use gapless_core::{

@@ -14,7 +14,7 @@ use crate::driver::{Driver, Line};
 use crate::error::{AskError, Lost, PublishError, SubscriptionError, Trouble};
 use crate::feed::Item;
 use crate::subscription::{Event, Gap, Messages};
-use crate::token::Token;
+use gapless_core::Token;
 
 impl Driver {
     /// Takes one frame. An error ends the connection: what cannot be read may have been

@@ -15,8 +15,8 @@ use gapless_protocol::{GapCode, PlaceRange, StartFrom};
 use crate::client::Client;
 use crate::error::{SubscriptionError, TypedError};
 use crate::feed::{Feed, Taken};
-use crate::token::Token;
 use crate::typed;
+use gapless_core::Token;
 
 /// Where a subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -251,10 +251,7 @@ mod tests {
     fn code_and_name_agree_with_the_list() {
         let reason = RejectReason::TooLarge { bytes: 9, max: 5 };
         assert!(RejectReason::CODES.contains(&(reason.code(), reason.name())));
-        assert_eq!(
-            reason.to_string(),
-            "the message has 9 bytes: make it at most 5"
-        );
+        assert_eq!(reason.to_string(), "the message has 9 bytes: make it at most 5");
         let error = PubSubError::Internal("x".into());
         assert!(PubSubError::CODES.contains(&(error.code(), error.name())));
     }

@@ -204,36 +204,13 @@ impl Batcher {
     pub fn check(&self) {
         let count: u32 = self.sent.values().map(|load| load.count).sum();
         let bytes: u64 = self.sent.values().map(|load| load.bytes).sum();
-        assert_eq!(
-            self.total.count,
-            self.open.count + count,
-            "the total counts all"
-        );
-        assert_eq!(
-            self.total.bytes,
-            self.open.bytes + bytes,
-            "the total counts all"
-        );
-        assert!(
-            self.total.count <= self.limits.queue_count_max,
-            "the queue is bounded"
-        );
-        assert!(
-            self.total.bytes <= self.limits.queue_bytes_max,
-            "the queue is bounded"
-        );
-        assert!(
-            self.open.count < self.limits.batch_count_max,
-            "a full batch is sent"
-        );
-        assert!(
-            self.open.bytes < self.limits.batch_bytes_max,
-            "a full batch is sent"
-        );
-        assert!(
-            !self.stopped || self.open.count == 0,
-            "a stopped batcher holds nothing"
-        );
+        assert_eq!(self.total.count, self.open.count + count, "the total counts all");
+        assert_eq!(self.total.bytes, self.open.bytes + bytes, "the total counts all");
+        assert!(self.total.count <= self.limits.queue_count_max, "the queue is bounded");
+        assert!(self.total.bytes <= self.limits.queue_bytes_max, "the queue is bounded");
+        assert!(self.open.count < self.limits.batch_count_max, "a full batch is sent");
+        assert!(self.open.bytes < self.limits.batch_bytes_max, "a full batch is sent");
+        assert!(!self.stopped || self.open.count == 0, "a stopped batcher holds nothing");
     }
 
     fn add(&mut self, now: Timestamp, bytes: u64, effects: &mut Vec<Effect>) {
@@ -272,11 +249,7 @@ impl Batcher {
     fn flush(&mut self, effects: &mut Vec<Effect>) {
         let Load { count, bytes } = self.open;
         if count > 0 {
-            effects.push(Effect::Flush {
-                batch: self.number,
-                count,
-                bytes,
-            });
+            effects.push(Effect::Flush { batch: self.number, count, bytes });
             self.sent.insert(self.number, self.open);
             self.open = Load::default();
             self.number += 1;

@@ -14,40 +14,18 @@ const LIMITS: BatcherLimits = BatcherLimits {
 
 #[test]
 fn limits_that_let_nothing_through_are_refused() {
-    let zero = BatcherLimits {
-        batch_count_max: 0,
-        ..LIMITS
-    };
-    assert_eq!(
-        Batcher::new(zero),
-        Err(BatcherLimitsError::Zero {
-            limit: "batch count"
-        })
-    );
-    let above = BatcherLimits {
-        batch_bytes_max: 251,
-        ..LIMITS
-    };
-    assert_eq!(
-        Batcher::new(above),
-        Err(BatcherLimitsError::BatchAboveQueue { limit: "bytes" })
-    );
+    let zero = BatcherLimits { batch_count_max: 0, ..LIMITS };
+    assert_eq!(Batcher::new(zero), Err(BatcherLimitsError::Zero { limit: "batch count" }));
+    let above = BatcherLimits { batch_bytes_max: 251, ..LIMITS };
+    assert_eq!(Batcher::new(above), Err(BatcherLimitsError::BatchAboveQueue { limit: "bytes" }));
 }
 
 #[test]
 fn without_a_wait_every_message_goes_at_once() {
-    let mut batcher = Batcher::new(BatcherLimits {
-        wait: Duration::ZERO,
-        ..LIMITS
-    })
-    .unwrap();
+    let mut batcher = Batcher::new(BatcherLimits { wait: Duration::ZERO, ..LIMITS }).unwrap();
     let mut effects = Vec::new();
     batcher.step(Timestamp(5), Input::Add { bytes: 1 }, &mut effects);
-    let flush = Effect::Flush {
-        batch: 1,
-        count: 1,
-        bytes: 1,
-    };
+    let flush = Effect::Flush { batch: 1, count: 1, bytes: 1 };
     assert_eq!(effects, [Effect::Queued { batch: 1 }, flush]);
 }
 

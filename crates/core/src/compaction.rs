@@ -39,11 +39,7 @@ pub fn judge(candidate: &Candidate, now: Timestamp, compaction: &Compaction) -> 
     };
     let superseded = latest > candidate.seq;
     let told = candidate.tombstone && candidate.time.after(compaction.tombstone_grace) <= now;
-    if superseded || told {
-        Verdict::Drop
-    } else {
-        Verdict::Keep
-    }
+    if superseded || told { Verdict::Drop } else { Verdict::Keep }
 }
 
 #[cfg(test)]
@@ -53,16 +49,9 @@ mod tests {
     use super::*;
 
     fn verdict(seq: u64, latest: Option<u64>, tombstone: bool, now: u64) -> Verdict {
-        let compaction = Compaction {
-            tombstone_grace: Duration::from_millis(100),
-        };
+        let compaction = Compaction { tombstone_grace: Duration::from_millis(100) };
         let time = Timestamp(1_000);
-        let candidate = Candidate {
-            seq: Seq(seq),
-            time,
-            tombstone,
-            latest: latest.map(Seq),
-        };
+        let candidate = Candidate { seq: Seq(seq), time, tombstone, latest: latest.map(Seq) };
         judge(&candidate, Timestamp(now), &compaction)
     }
 

@@ -87,10 +87,7 @@ impl Credit {
         if max.messages == 0 || max.bytes == 0 {
             return Err(CreditError::NoWindow);
         }
-        Ok(Self {
-            left: Amount::default(),
-            max,
-        })
+        Ok(Self { left: Amount::default(), max })
     }
 
     /// What may still be sent.
@@ -125,10 +122,7 @@ impl Credit {
 
     /// Asserts what must always be true.
     pub fn check(&self) {
-        assert!(
-            self.left.messages <= self.max.messages,
-            "the window is bounded"
-        );
+        assert!(self.left.messages <= self.max.messages, "the window is bounded");
         assert!(self.left.bytes <= self.max.bytes, "the window is bounded");
     }
 
@@ -141,25 +135,15 @@ impl Credit {
             bytes: self.left.bytes.saturating_add(amount.bytes),
         };
         if wanted.messages > self.max.messages || wanted.bytes > self.max.bytes {
-            return Err(CreditError::AboveMaximum {
-                wanted,
-                max: self.max,
-            });
+            return Err(CreditError::AboveMaximum { wanted, max: self.max });
         }
         self.left = wanted;
         Ok(())
     }
 
     fn take(&mut self, needed: Amount) -> Result<(), CreditError> {
-        let overdrawn = CreditError::Overdrawn {
-            left: self.left,
-            needed,
-        };
-        let messages = self
-            .left
-            .messages
-            .checked_sub(needed.messages)
-            .ok_or(overdrawn)?;
+        let overdrawn = CreditError::Overdrawn { left: self.left, needed };
+        let messages = self.left.messages.checked_sub(needed.messages).ok_or(overdrawn)?;
         let bytes = self.left.bytes.checked_sub(needed.bytes).ok_or(overdrawn)?;
         self.left = Amount { messages, bytes };
         Ok(())

@@ -6,32 +6,14 @@ use super::*;
 
 #[test]
 fn a_window_of_nothing_is_refused() {
-    assert_eq!(
-        Credit::new(Amount {
-            messages: 0,
-            bytes: 9
-        }),
-        Err(CreditError::NoWindow)
-    );
-    assert_eq!(
-        Credit::new(Amount {
-            messages: 9,
-            bytes: 0
-        }),
-        Err(CreditError::NoWindow)
-    );
+    assert_eq!(Credit::new(Amount { messages: 0, bytes: 9 }), Err(CreditError::NoWindow));
+    assert_eq!(Credit::new(Amount { messages: 9, bytes: 0 }), Err(CreditError::NoWindow));
 }
 
 #[test]
 fn an_overdraft_says_what_is_needed() {
-    let left = Amount {
-        messages: 1,
-        bytes: 10,
-    };
-    let needed = Amount {
-        messages: 2,
-        bytes: 5,
-    };
+    let left = Amount { messages: 1, bytes: 10 };
+    let needed = Amount { messages: 2, bytes: 5 };
     assert_eq!(
         CreditError::Overdrawn { left, needed }.to_string(),
         "1 messages and 10 bytes are left, 2 and 5 are needed: grant more"

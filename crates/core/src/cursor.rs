@@ -127,19 +127,12 @@ impl Cursor {
             // There is no seq zero; who asks for it has seen nothing yet.
             Start::Seq(wanted) if wanted <= view.next => wanted.max(Seq(1)),
             Start::Seq(wanted) => {
-                return Err(StartError::Ahead {
-                    wanted,
-                    next: view.next,
-                });
+                return Err(StartError::Ahead { wanted, next: view.next });
             }
             // A purge may have taken even what could not be seen yet.
             Start::Now => view.next.max(view.first),
         };
-        Ok(Self {
-            next,
-            shown: next,
-            state: State::New,
-        })
+        Ok(Self { next, shown: next, state: State::New })
     }
 
     /// The seq the reader needs next.
@@ -183,20 +176,13 @@ impl Cursor {
     /// Asserts what must always be true.
     pub fn check(&self) {
         assert!(self.next >= Seq(1), "the first seq is one");
-        assert!(
-            self.next <= self.shown,
-            "nothing is handed out before it was shown"
-        );
+        assert!(self.next <= self.shown, "nothing is handed out before it was shown");
     }
 
     fn look(&mut self, view: &View, effects: &mut Vec<Effect>) {
         self.shown = self.shown.max(view.next);
         if self.next < view.first {
-            let gap = Gap {
-                from: self.next,
-                to: view.first.prev(),
-                reason: view.floor_reason,
-            };
+            let gap = Gap { from: self.next, to: view.first.prev(), reason: view.floor_reason };
             self.next = view.first;
             self.shown = self.shown.max(self.next);
             self.fall_behind(view);
@@ -207,18 +193,12 @@ impl Cursor {
         if self.next < view.tail && self.next < view.next {
             self.fall_behind(view);
             let to = view.tail.min(view.next).prev();
-            effects.push(Effect::History {
-                from: self.next,
-                to,
-            });
+            effects.push(Effect::History { from: self.next, to });
             return;
         }
         self.reach_tail(view, effects);
         effects.push(if self.next < view.next {
-            Effect::Take {
-                from: self.next,
-                to_max: view.next.prev(),
-            }
+            Effect::Take { from: self.next, to_max: view.next.prev() }
         } else {
             Effect::Wait
         });

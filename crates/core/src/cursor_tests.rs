@@ -8,12 +8,7 @@ const NOW: Timestamp = Timestamp(0);
 
 fn view(first: u64, tail: u64, next: u64) -> View {
     let floor_reason = GapReason::Retention;
-    View {
-        first: Seq(first),
-        floor_reason,
-        tail: Seq(tail),
-        next: Seq(next),
-    }
+    View { first: Seq(first), floor_reason, tail: Seq(tail), next: Seq(next) }
 }
 
 fn look(cursor: &mut Cursor, view: View) -> Vec<Effect> {
@@ -25,14 +20,7 @@ fn look(cursor: &mut Cursor, view: View) -> Vec<Effect> {
 
 fn took(cursor: &mut Cursor, from: u64, to: u64) {
     let mut effects = Vec::new();
-    cursor.step(
-        NOW,
-        Input::Took {
-            from: Seq(from),
-            to: Seq(to),
-        },
-        &mut effects,
-    );
+    cursor.step(NOW, Input::Took { from: Seq(from), to: Seq(to) }, &mut effects);
     cursor.check();
     assert_eq!(effects, []);
 }
@@ -48,26 +36,16 @@ fn start_resolves_against_the_view() {
     assert_eq!(next(Start::Seq(Seq(11))), Ok(11));
     assert_eq!(
         next(Start::Seq(Seq(12))),
-        Err(StartError::Ahead {
-            wanted: Seq(12),
-            next: Seq(11)
-        })
+        Err(StartError::Ahead { wanted: Seq(12), next: Seq(11) })
     );
 }
 
 #[test]
 fn d10_a_start_below_the_floor_is_told_the_gap() {
     let mut cursor = Cursor::start(Start::Seq(Seq(2)), &view(5, 8, 11)).unwrap();
-    let gap = Gap {
-        from: Seq(2),
-        to: Seq(4),
-        reason: GapReason::Retention,
-    };
+    let gap = Gap { from: Seq(2), to: Seq(4), reason: GapReason::Retention };
     assert_eq!(look(&mut cursor, view(5, 8, 11)), [Effect::Gap(gap)]);
-    let history = Effect::History {
-        from: Seq(5),
-        to: Seq(7),
-    };
+    let history = Effect::History { from: Seq(5), to: Seq(7) };
     assert_eq!(look(&mut cursor, view(5, 8, 11)), [history]);
 }
 
@@ -77,17 +55,11 @@ fn d4_caught_up_comes_after_all_that_was_there_when_recovery_began() {
     look(&mut cursor, view(1, 3, 6));
     took(&mut cursor, 1, 2);
     // In the tail now, but 3 to 5 were missed: they are still recovery.
-    let take = Effect::Take {
-        from: Seq(3),
-        to_max: Seq(6),
-    };
+    let take = Effect::Take { from: Seq(3), to_max: Seq(6) };
     assert_eq!(look(&mut cursor, view(1, 3, 7)), [take]);
     assert!(!cursor.is_live());
     took(&mut cursor, 3, 5);
-    let take = Effect::Take {
-        from: Seq(6),
-        to_max: Seq(6),
-    };
+    let take = Effect::Take { from: Seq(6), to_max: Seq(6) };
     assert_eq!(look(&mut cursor, view(1, 3, 7)), [Effect::CaughtUp, take]);
     assert!(cursor.is_live());
 }
@@ -122,10 +94,7 @@ fn an_older_view_only_makes_it_wait() {
     let mut cursor = Cursor::start(Start::Beginning, &view(1, 1, 5)).unwrap();
     look(&mut cursor, view(1, 1, 5));
     took(&mut cursor, 1, 4);
-    assert_eq!(
-        look(&mut cursor, view(1, 1, 3)),
-        [Effect::CaughtUp, Effect::Wait]
-    );
+    assert_eq!(look(&mut cursor, view(1, 1, 3)), [Effect::CaughtUp, Effect::Wait]);
     assert_eq!(cursor.next(), Seq(5));
 }
 

@@ -39,10 +39,7 @@ impl Dedup {
     /// Remembers an id. One that is there already is remembered anew, under its new seq.
     pub(crate) fn insert(&mut self, now: Timestamp, id: &[u8], seq: Seq) {
         // A clock that went back must not break the order by age.
-        let newest = self
-            .by_age
-            .back()
-            .map_or(now, |(known, _)| known.time.max(now));
+        let newest = self.by_age.back().map_or(now, |(known, _)| known.time.max(now));
         let known = Known { seq, time: newest };
         let id: Arc<[u8]> = Arc::from(id);
         self.by_id.insert(Arc::clone(&id), known);
@@ -79,9 +76,7 @@ impl Dedup {
 
     /// When the oldest id is past its age.
     pub(crate) fn deadline(&self, window: DedupWindow) -> Option<Timestamp> {
-        self.by_age
-            .front()
-            .map(|(known, _)| known.time.after(window.time))
+        self.by_age.front().map(|(known, _)| known.time.after(window.time))
     }
 
     /// The ids to remember, oldest first, as seq, time and id.
@@ -100,10 +95,7 @@ impl Dedup {
             self.by_age.iter().is_sorted_by_key(|(known, _)| known.time),
             "ids are in the order of their age"
         );
-        assert!(
-            self.by_id.values().all(|known| known.seq < next),
-            "every id has a given seq"
-        );
+        assert!(self.by_id.values().all(|known| known.seq < next), "every id has a given seq");
     }
 }
 

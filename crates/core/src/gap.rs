@@ -53,10 +53,7 @@ impl GapReason {
 
     /// The reason behind a number; none if a newer program invented it.
     pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .find(|(number, _)| *number == code)
-            .map(|(_, reason)| *reason)
+        Self::ALL.iter().find(|(number, _)| *number == code).map(|(_, reason)| *reason)
     }
 
     /// The word users see, on every door the same.
@@ -118,11 +115,7 @@ mod tests {
 
     #[test]
     fn a_gap_of_one_counts_one() {
-        let gap = Gap {
-            from: Seq(4),
-            to: Seq(4),
-            reason: GapReason::Purge,
-        };
+        let gap = Gap { from: Seq(4), to: Seq(4), reason: GapReason::Purge };
         assert_eq!(gap.count(), 1);
     }
 }

@@ -30,6 +30,7 @@ pub mod retention;
 pub mod settings;
 pub mod subscriber;
 pub mod time;
+pub mod token;
 pub mod topic;
 pub mod trie;
 
@@ -57,5 +58,6 @@ pub use settings::{
 };
 pub use subscriber::{FailReason, Status, Subscriber};
 pub use time::Timestamp;
+pub use token::{Token, TokenError};
 pub use topic::{Topic, TopicStateError};
 pub use trie::{SubscribeError, SubscriptionIndex, UnsubscribeError};

@@ -29,8 +29,9 @@ use core::time::Duration;
 
 use crate::ack::RejectReason;
 use crate::backoff::{Backoff, BackoffError, Retries};
-use crate::id::{Epoch, Position};
+use crate::id::Epoch;
 use crate::time::Timestamp;
+pub use crate::token::Token;
 
 /// The number of a publish on its link: 1, 2, 3 … in the order they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,21 +59,6 @@ pub struct SubscriptionId(pub u64);
 impl fmt::Display for SubscriptionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// A place in the journal of one store: everything up to and with this position was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token {
-    /// The store it belongs to.
-    pub epoch: Epoch,
-    /// The last position that was seen.
-    pub position: Position,
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.epoch, self.position)
     }
 }
 

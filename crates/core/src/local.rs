@@ -40,10 +40,7 @@ pub struct LocalLimits {
 impl Default for LocalLimits {
     /// Small enough for a small machine.
     fn default() -> Self {
-        Self {
-            queue_count_max: 1_024,
-            topics_max: 65_536,
-        }
+        Self { queue_count_max: 1_024, topics_max: 65_536 }
     }
 }
 
@@ -108,10 +105,7 @@ impl Local {
         pattern: &Pattern,
     ) -> Result<(), UnsubscribeError> {
         self.index.remove(pattern, &id)?;
-        let inbox = self
-            .inboxes
-            .get_mut(&id)
-            .expect("a subscriber has an inbox");
+        let inbox = self.inboxes.get_mut(&id).expect("a subscriber has an inbox");
         inbox.subscriptions -= 1;
         if inbox.subscriptions == 0 {
             self.inboxes.remove(&id);
@@ -149,20 +143,10 @@ impl Local {
     pub fn check(&self) {
         self.index.check();
         let subscriptions: usize = self.inboxes.values().map(|inbox| inbox.subscriptions).sum();
-        assert_eq!(
-            subscriptions,
-            self.index.len(),
-            "an inbox for each who subscribed"
-        );
+        assert_eq!(subscriptions, self.index.len(), "an inbox for each who subscribed");
         for inbox in self.inboxes.values() {
-            assert!(
-                inbox.subscriptions > 0,
-                "no inbox for one who is not subscribed"
-            );
-            assert!(
-                inbox.waiting.len() <= self.limits.queue_count_max,
-                "queues are bounded"
-            );
+            assert!(inbox.subscriptions > 0, "no inbox for one who is not subscribed");
+            assert!(inbox.waiting.len() <= self.limits.queue_count_max, "queues are bounded");
         }
         self.topics.values().for_each(Topic::check);
     }
@@ -173,9 +157,7 @@ impl Local {
         name: &TopicName,
         message: &Message,
     ) -> Result<Accepted, RejectReason> {
-        message
-            .validate()
-            .map_err(|_| RejectReason::InvalidPayload)?;
+        message.validate().map_err(|_| RejectReason::InvalidPayload)?;
         if message.not_before.is_some_and(|due| due > now) {
             return Err(RejectReason::NotDurable);
         }
@@ -184,38 +166,19 @@ impl Local {
             if self.topics.len() >= self.limits.topics_max {
                 return Err(RejectReason::QueueFull);
             }
-            self.topics
-                .insert(name.clone(), Topic::new(DedupWindow::OFF));
+            self.topics.insert(name.clone(), Topic::new(DedupWindow::OFF));
         }
         let topic = self.topics.get_mut(name).expect("the topic was just made");
-        let offer = topic::Input::Offer {
-            count: 1,
-            ids: &[],
-            expect: None,
-            key_last: None,
-        };
+        let offer = topic::Input::Offer { count: 1, ids: &[], expect: None, key_last: None };
         self.effects.clear();
         topic.step(now, offer, &mut self.effects);
         let [topic::Effect::Accepted { first: seq, .. }] = self.effects[..] else {
             unreachable!("an offer that expects nothing is accepted");
         };
         self.position = self.position.next();
-        self.deliver(
-            now,
-            &Delivery {
-                topic: name.clone(),
-                seq,
-                message: message.clone(),
-            },
-        );
+        self.deliver(now, &Delivery { topic: name.clone(), seq, message: message.clone() });
         let (position, durability) = (self.position, Durability::Memory);
-        Ok(Accepted {
-            first: seq,
-            last: seq,
-            position,
-            durability,
-            duplicate: false,
-        })
+        Ok(Accepted { first: seq, last: seq, position, durability, duplicate: false })
     }
 
     /// Finds who gets a message on this topic, and whether each of them has room.
@@ -229,20 +192,14 @@ impl Local {
             return Err(RejectReason::NoSubscribers);
         }
         let waiting = |id| self.inboxes.get(id).map_or(0, |inbox| inbox.waiting.len());
-        if matched
-            .iter()
-            .any(|id| waiting(id) >= self.limits.queue_count_max)
-        {
+        if matched.iter().any(|id| waiting(id) >= self.limits.queue_count_max) {
             return Err(RejectReason::QueueFull);
         }
         Ok(())
     }
 
     fn deliver(&mut self, now: Timestamp, delivery: &Delivery) {
-        let expiry = delivery
-            .message
-            .ttl
-            .map_or(Timestamp::NEVER, |ttl| now.after(ttl));
+        let expiry = delivery.message.ttl.map_or(Timestamp::NEVER, |ttl| now.after(ttl));
         for id in &self.matched {
             let inbox = self.inboxes.get_mut(id).expect("a subscriber has an inbox");
             inbox.waiting.push_back((expiry, delivery.clone()));

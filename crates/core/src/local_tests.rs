@@ -19,10 +19,7 @@ fn pattern(text: &str) -> Pattern {
 }
 
 fn local() -> Local {
-    Local::new(LocalLimits {
-        queue_count_max: 2,
-        topics_max: 3,
-    })
+    Local::new(LocalLimits { queue_count_max: 2, topics_max: 3 })
 }
 
 fn publish(local: &mut Local, topic: &str, body: &'static str) -> PublishAck {
@@ -32,9 +29,7 @@ fn publish(local: &mut Local, topic: &str, body: &'static str) -> PublishAck {
 }
 
 fn polled(local: &mut Local, id: SubscriberId) -> Option<(u64, Message)> {
-    local
-        .poll(NOW, id)
-        .map(|delivery| (delivery.seq.0, delivery.message))
+    local.poll(NOW, id).map(|delivery| (delivery.seq.0, delivery.message))
 }
 
 #[test]
@@ -72,14 +67,8 @@ fn a1_nothing_is_delivered_to_one_who_is_not_subscribed() {
 fn a2_double_subscribe_and_missing_unsubscribe_are_seen() {
     let mut local = local();
     local.subscribe(ANN, &pattern("a")).unwrap();
-    assert_eq!(
-        local.subscribe(ANN, &pattern("a")),
-        Err(SubscribeError::AlreadySubscribed)
-    );
-    assert_eq!(
-        local.unsubscribe(BOB, &pattern("a")),
-        Err(UnsubscribeError::NotSubscribed)
-    );
+    assert_eq!(local.subscribe(ANN, &pattern("a")), Err(SubscribeError::AlreadySubscribed));
+    assert_eq!(local.unsubscribe(BOB, &pattern("a")), Err(UnsubscribeError::NotSubscribed));
     publish(&mut local, "a", "one");
     assert!(polled(&mut local, ANN).is_some());
     assert!(polled(&mut local, ANN).is_none());
@@ -97,28 +86,19 @@ fn a3_a_full_queue_rejects_for_all_and_delivers_to_none() {
     assert_eq!(polled(&mut local, BOB), None);
     // The rejected one left no hole in the numbers.
     polled(&mut local, ANN).unwrap();
-    assert_eq!(
-        publish(&mut local, "a", "four").accepted().unwrap().first,
-        Seq(3)
-    );
+    assert_eq!(publish(&mut local, "a", "four").accepted().unwrap().first, Seq(3));
 }
 
 #[test]
 fn a3_rejections_name_their_reason() {
     let mut local = local();
     let reason = |ack: PublishAck| *ack.rejected().unwrap();
-    assert_eq!(
-        reason(publish(&mut local, "a", "x")),
-        RejectReason::NoSubscribers
-    );
+    assert_eq!(reason(publish(&mut local, "a", "x")), RejectReason::NoSubscribers);
     local.subscribe(ANN, &pattern("a")).unwrap();
     let empty = local.publish(NOW, &name("a"), &Message::default());
     assert_eq!(reason(empty), RejectReason::InvalidPayload);
     let later = Message::new("x").with_not_before(Timestamp(2_000));
-    assert_eq!(
-        reason(local.publish(NOW, &name("a"), &later)),
-        RejectReason::NotDurable
-    );
+    assert_eq!(reason(local.publish(NOW, &name("a"), &later)), RejectReason::NotDurable);
 }
 
 #[test]

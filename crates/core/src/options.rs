@@ -163,18 +163,9 @@ pub fn resolve(
     system: &SystemDefaults,
 ) -> Resolved {
     Resolved {
-        durability: publish
-            .durability
-            .or(topic.durability)
-            .unwrap_or(system.durability),
-        delivery: publish
-            .delivery
-            .or(topic.delivery)
-            .unwrap_or(system.delivery),
-        partition: publish
-            .partition
-            .or(topic.partition)
-            .unwrap_or(system.partition),
+        durability: publish.durability.or(topic.durability).unwrap_or(system.durability),
+        delivery: publish.delivery.or(topic.delivery).unwrap_or(system.delivery),
+        partition: publish.partition.or(topic.partition).unwrap_or(system.partition),
         require_subscribers: publish
             .require_subscribers
             .or(topic.require_subscribers)
@@ -190,11 +181,7 @@ mod tests {
     #[test]
     fn a5_the_system_default_is_at_least_once_with_a_delay_queue() {
         let system = SystemDefaults::default();
-        let resolved = resolve(
-            &PublishOptions::default(),
-            &TopicDefaults::default(),
-            &system,
-        );
+        let resolved = resolve(&PublishOptions::default(), &TopicDefaults::default(), &system);
         assert_eq!(resolved.delivery, DeliveryPolicy::AtLeastOnce);
         assert_eq!(resolved.partition, PartitionBehavior::DelayQueue);
         assert_eq!(resolved.durability, Durability::Flushed);

@@ -62,18 +62,12 @@ impl Pattern {
                 _ => check_token(at, token)?,
             }
         }
-        Ok(Self {
-            text: Arc::from(text),
-            literal,
-        })
+        Ok(Self { text: Arc::from(text), literal })
     }
 
     /// The pattern that matches this one name.
     pub fn literal(name: &TopicName) -> Self {
-        Self {
-            text: Arc::from(name.as_str()),
-            literal: true,
-        }
+        Self { text: Arc::from(name.as_str()), literal: true }
     }
 
     /// The pattern as it was written.
@@ -94,11 +88,7 @@ impl Pattern {
     /// The one name it matches, if it is literal.
     pub fn as_name(&self) -> Option<TopicName> {
         // Whatever passed as a pattern without wildcards passes as a name.
-        if self.literal {
-            TopicName::parse(&self.text).ok()
-        } else {
-            None
-        }
+        if self.literal { TopicName::parse(&self.text).ok() } else { None }
     }
 
     /// Whether it matches this name.
@@ -139,9 +129,7 @@ impl Pattern {
     }
 
     fn begins_wild(&self) -> bool {
-        self.tokens()
-            .next()
-            .is_some_and(|first| first == ONE || first == REST)
+        self.tokens().next().is_some_and(|first| first == ONE || first == REST)
     }
 }
 
@@ -170,9 +158,7 @@ mod tests {
     use super::*;
 
     fn matches(pattern: &str, name: &str) -> bool {
-        Pattern::parse(pattern)
-            .unwrap()
-            .matches(&TopicName::parse(name).unwrap())
+        Pattern::parse(pattern).unwrap().matches(&TopicName::parse(name).unwrap())
     }
 
     #[test]
@@ -202,23 +188,11 @@ mod tests {
     fn wildcards_are_whole_tokens() {
         assert_eq!(
             Pattern::parse("a.b*"),
-            Err(PatternError::Name(NameError::Wildcard {
-                at: 3,
-                found: '*'
-            }))
+            Err(PatternError::Name(NameError::Wildcard { at: 3, found: '*' }))
         );
-        assert_eq!(
-            Pattern::parse("a.>.b"),
-            Err(PatternError::RestNotLast { at: 2 })
-        );
-        assert_eq!(
-            Pattern::parse("a..>"),
-            Err(NameError::EmptyToken { at: 2 }.into())
-        );
-        assert_eq!(
-            Pattern::parse(">."),
-            Err(PatternError::RestNotLast { at: 0 })
-        );
+        assert_eq!(Pattern::parse("a.>.b"), Err(PatternError::RestNotLast { at: 2 }));
+        assert_eq!(Pattern::parse("a..>"), Err(NameError::EmptyToken { at: 2 }.into()));
+        assert_eq!(Pattern::parse(">."), Err(PatternError::RestNotLast { at: 0 }));
     }
 
     #[test]

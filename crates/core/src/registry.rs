@@ -142,9 +142,7 @@ struct Typed<T, S> {
 
 impl<T: Any, S: Serializer<T>> Erased for Typed<T, S> {
     fn encode(&self, payload: &dyn Any) -> Result<Bytes, &'static str> {
-        let payload = payload
-            .downcast_ref()
-            .expect("an entry is found by its own type");
+        let payload = payload.downcast_ref().expect("an entry is found by its own type");
         self.serializer.serialize(payload)
     }
 
@@ -169,51 +167,30 @@ impl Registry {
     ) -> Result<(), RegisterError> {
         let id = TypeId::of::<T>();
         if self.by_type.contains_key(&id) {
-            return Err(RegisterError::TypeTaken {
-                rust_type: core::any::type_name::<T>(),
-            });
+            return Err(RegisterError::TypeTaken { rust_type: core::any::type_name::<T>() });
         }
         let type_name: Arc<str> = Arc::from(type_name);
         let key = (serializer_id, Arc::clone(&type_name));
         if self.by_name.contains_key(&key) {
-            return Err(RegisterError::NameTaken {
-                serializer_id,
-                type_name,
-            });
+            return Err(RegisterError::NameTaken { serializer_id, type_name });
         }
         self.by_name.insert(key, id);
-        let serializer = Box::new(Typed {
-            serializer,
-            payload: PhantomData,
-        });
-        self.by_type.insert(
-            id,
-            Entry {
-                serializer_id,
-                type_name,
-                serializer,
-            },
-        );
+        let serializer = Box::new(Typed { serializer, payload: PhantomData });
+        self.by_type.insert(id, Entry { serializer_id, type_name, serializer });
         Ok(())
     }
 
     /// Puts a payload into an envelope.
     pub fn encode<T: Any>(&self, payload: &T) -> Result<Envelope, EncodeError> {
         let rust_type = type_name::<T>();
-        let entry = self
-            .by_type
-            .get(&TypeId::of::<T>())
-            .ok_or(EncodeError::NotRegistered { rust_type })?;
+        let entry =
+            self.by_type.get(&TypeId::of::<T>()).ok_or(EncodeError::NotRegistered { rust_type })?;
         let bytes = entry
             .serializer
             .encode(payload)
             .map_err(|why| EncodeError::Failed { rust_type, why })?;
         let type_name = Arc::clone(&entry.type_name);
-        Ok(Envelope {
-            serializer_id: entry.serializer_id,
-            type_name,
-            bytes,
-        })
+        Ok(Envelope { serializer_id: entry.serializer_id, type_name, bytes })
     }
 
     /// Takes a payload of whatever type out of its envelope.
@@ -225,22 +202,17 @@ impl Registry {
             serializer_id: envelope.serializer_id,
             type_name: Arc::clone(type_name),
         })?;
-        let failed = |why| DecodeError::Failed {
-            type_name: Arc::clone(type_name),
-            why,
-        };
+        let failed = |why| DecodeError::Failed { type_name: Arc::clone(type_name), why };
         entry.serializer.decode(&envelope.bytes).map_err(failed)
     }
 
     /// Takes a payload of a known type out of its envelope.
     pub fn decode<T: Any>(&self, envelope: &Envelope) -> Result<T, DecodeError> {
         let payload = self.decode_any(envelope)?.downcast::<T>();
-        payload
-            .map(|payload| *payload)
-            .map_err(|_| DecodeError::OtherType {
-                type_name: Arc::clone(&envelope.type_name),
-                rust_type: type_name::<T>(),
-            })
+        payload.map(|payload| *payload).map_err(|_| DecodeError::OtherType {
+            type_name: Arc::clone(&envelope.type_name),
+            rust_type: type_name::<T>(),
+        })
     }
 }
 
@@ -305,13 +277,7 @@ mod tests {
         let missing = registry.encode(&Refund(1)).unwrap_err();
         assert_eq!(RejectReason::from(missing), RejectReason::NotSerializable);
         let failed = registry.encode(&Order(0)).unwrap_err();
-        assert!(matches!(
-            failed,
-            EncodeError::Failed {
-                why: "an order of nothing",
-                ..
-            }
-        ));
+        assert!(matches!(failed, EncodeError::Failed { why: "an order of nothing", .. }));
         assert_eq!(RejectReason::from(failed), RejectReason::NotSerializable);
     }
 
@@ -321,42 +287,22 @@ mod tests {
         let again = registry.register::<Order>(8, "other", Plain);
         assert!(matches!(again, Err(RegisterError::TypeTaken { .. })));
         let taken = registry.register::<Refund>(7, "shop.order", Plain);
-        assert!(matches!(
-            taken,
-            Err(RegisterError::NameTaken {
-                serializer_id: 7,
-                ..
-            })
-        ));
+        assert!(matches!(taken, Err(RegisterError::NameTaken { serializer_id: 7, .. })));
         assert!(registry.encode(&Refund(1)).is_err());
     }
 
     #[test]
     fn a_foreign_or_damaged_envelope_is_told_apart() {
         let mut registry = registry();
-        registry
-            .register::<Refund>(7, "shop.refund", Plain)
-            .unwrap();
+        registry.register::<Refund>(7, "shop.refund", Plain).unwrap();
         let mut envelope = registry.encode(&Order(5)).unwrap();
         let other = registry.decode::<Refund>(&envelope);
         assert!(matches!(other, Err(DecodeError::OtherType { .. })));
         envelope.bytes = Bytes::from_static(b"x");
         let failed = registry.decode::<Order>(&envelope);
-        assert!(matches!(
-            failed,
-            Err(DecodeError::Failed {
-                why: "not four bytes",
-                ..
-            })
-        ));
+        assert!(matches!(failed, Err(DecodeError::Failed { why: "not four bytes", .. })));
         envelope.serializer_id = 9;
         let unknown = registry.decode::<Order>(&envelope);
-        assert!(matches!(
-            unknown,
-            Err(DecodeError::NotRegistered {
-                serializer_id: 9,
-                ..
-            })
-        ));
+        assert!(matches!(unknown, Err(DecodeError::NotRegistered { serializer_id: 9, .. })));
     }
 }

@@ -40,10 +40,7 @@ pub fn retained_floor(
     };
     let mut floor = oldest.first;
     if let Some(age) = retention.age {
-        let gone = runs
-            .clone()
-            .take_while(|run| run.time.after(age) <= now)
-            .last();
+        let gone = runs.clone().take_while(|run| run.time.after(age) <= now).last();
         floor = floor.max(gone.map_or(floor, |run| run.last.next()));
     }
     if let Some(bytes_max) = retention.bytes {
@@ -56,9 +53,7 @@ pub fn retained_floor(
 }
 
 fn floor_by_bytes(bytes_max: u64, runs: impl Iterator<Item = Run> + Clone, floor: Seq) -> Seq {
-    let mut bytes = runs
-        .clone()
-        .fold(0_u64, |sum, run| sum.saturating_add(run.bytes));
+    let mut bytes = runs.clone().fold(0_u64, |sum, run| sum.saturating_add(run.bytes));
     let mut runs = runs.peekable();
     let mut kept = floor;
     while let Some(run) = runs.next() {
@@ -88,12 +83,7 @@ mod tests {
     fn runs(parts: &[(u64, u64, u64)]) -> Vec<Run> {
         let mut first = Seq(1);
         let run = |&(count, bytes, time): &(u64, u64, u64)| {
-            let run = Run {
-                first,
-                last: first.plus(count).prev(),
-                bytes,
-                time: Timestamp(time),
-            };
+            let run = Run { first, last: first.plus(count).prev(), bytes, time: Timestamp(time) };
             first = first.plus(count);
             run
         };
@@ -115,26 +105,17 @@ mod tests {
 
     #[test]
     fn c4_past_its_time_a_message_is_gone() {
-        let age = Retention {
-            age: Some(Duration::from_secs(1)),
-            ..Retention::default()
-        };
+        let age = Retention { age: Some(Duration::from_secs(1)), ..Retention::default() };
         assert_eq!(floor(age, 1_999, &PARTS), 1);
         assert_eq!(floor(age, 2_000, &PARTS), 11);
         assert_eq!(floor(age, 9_000, &PARTS), 21);
-        assert_eq!(
-            next_deadline(Timestamp(1_000), &age),
-            Some(Timestamp(2_000))
-        );
+        assert_eq!(next_deadline(Timestamp(1_000), &age), Some(Timestamp(2_000)));
         assert_eq!(next_deadline(Timestamp(1_000), &Retention::default()), None);
     }
 
     #[test]
     fn c4_by_bytes_whole_runs_go_and_the_newest_stays() {
-        let bytes = |bytes| Retention {
-            bytes: Some(bytes),
-            ..Retention::default()
-        };
+        let bytes = |bytes| Retention { bytes: Some(bytes), ..Retention::default() };
         assert_eq!(floor(bytes(210), 0, &PARTS), 1);
         assert_eq!(floor(bytes(209), 0, &PARTS), 11);
         assert_eq!(floor(bytes(109), 0, &PARTS), 16);
@@ -143,10 +124,7 @@ mod tests {
 
     #[test]
     fn c4_by_count_the_floor_is_exact() {
-        let count = |count| Retention {
-            count: Some(count),
-            ..Retention::default()
-        };
+        let count = |count| Retention { count: Some(count), ..Retention::default() };
         assert_eq!(floor(count(7), 0, &PARTS), 14);
         assert_eq!(floor(count(20), 0, &PARTS), 1);
         assert_eq!(floor(count(21), 0, &PARTS), 1);

@@ -51,9 +51,7 @@ pub struct Compaction {
 impl Default for Compaction {
     /// A day: longer than most readers are away.
     fn default() -> Self {
-        Self {
-            tombstone_grace: Duration::from_secs(24 * 60 * 60),
-        }
+        Self { tombstone_grace: Duration::from_secs(24 * 60 * 60) }
     }
 }
 
@@ -68,19 +66,13 @@ pub struct DedupWindow {
 
 impl DedupWindow {
     /// Remembers nothing.
-    pub const OFF: Self = Self {
-        time: Duration::ZERO,
-        count: 0,
-    };
+    pub const OFF: Self = Self { time: Duration::ZERO, count: 0 };
 }
 
 impl Default for DedupWindow {
     /// Two minutes cover a client's retries; the count bounds memory.
     fn default() -> Self {
-        Self {
-            time: Duration::from_secs(120),
-            count: 100_000,
-        }
+        Self { time: Duration::from_secs(120), count: 100_000 }
     }
 }
 
@@ -172,10 +164,7 @@ impl TopicSettings {
     /// Whether these settings make sense together.
     pub fn validate(&self) -> Result<(), SettingsError> {
         let zeroes = [
-            (
-                "retention age",
-                self.retention.age.is_some_and(|age| age.is_zero()),
-            ),
+            ("retention age", self.retention.age.is_some_and(|age| age.is_zero())),
             ("retention bytes", self.retention.bytes == Some(0)),
             ("retention count", self.retention.count == Some(0)),
             ("max message bytes", self.max_message_bytes == Some(0)),
@@ -184,9 +173,7 @@ impl TopicSettings {
             return Err(SettingsError::Zero { setting });
         }
         if self.dedup.count > DEDUP_COUNT_MAX {
-            return Err(SettingsError::DedupCount {
-                count: self.dedup.count,
-            });
+            return Err(SettingsError::DedupCount { count: self.dedup.count });
         }
         match (self.storage, self.durability) {
             (Storage::Volatile, Some(durability)) if durability > Durability::Memory => {
@@ -262,9 +249,8 @@ impl TopicSettings {
         let mut last = 0;
         while let Some((&tag, after)) = rest.split_first() {
             let (&length, after) = after.split_first().ok_or(SettingsError::Truncated)?;
-            let (value, after) = after
-                .split_at_checked(usize::from(length))
-                .ok_or(SettingsError::Truncated)?;
+            let (value, after) =
+                after.split_at_checked(usize::from(length)).ok_or(SettingsError::Truncated)?;
             // Tags ascend, so a setting that is there twice is noticed without a set.
             if tag <= last && tag != 0 {
                 return Err(SettingsError::BadValue { tag });
@@ -279,11 +265,7 @@ impl TopicSettings {
 
     fn set(&mut self, tag: u8, value: &[u8]) -> Result<(), SettingsError> {
         let bad = SettingsError::BadValue { tag };
-        let byte = || {
-            <[u8; 1]>::try_from(value)
-                .map(|[byte]| byte)
-                .map_err(|_| bad)
-        };
+        let byte = || <[u8; 1]>::try_from(value).map(|[byte]| byte).map_err(|_| bad);
         let int = || value.try_into().map(u32::from_le_bytes).map_err(|_| bad);
         let long = || value.try_into().map(u64::from_le_bytes).map_err(|_| bad);
         let time = || long().map(Duration::from_millis);
@@ -296,9 +278,7 @@ impl TopicSettings {
             tag::RETENTION_BYTES => self.retention.bytes = Some(long()?),
             tag::RETENTION_COUNT => self.retention.count = Some(long()?),
             tag::TOMBSTONE_GRACE_MS => {
-                self.compaction = Some(Compaction {
-                    tombstone_grace: time()?,
-                });
+                self.compaction = Some(Compaction { tombstone_grace: time()? });
             }
             tag::DEDUP_TIME_MS => self.dedup.time = time()?,
             tag::DEDUP_COUNT => self.dedup.count = int()?,

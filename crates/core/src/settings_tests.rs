@@ -28,33 +28,20 @@ fn anything() -> impl Strategy<Value = TopicSettings> {
         proptest::option::of(any::<bool>()),
         proptest::option::of(1..=u32::MAX),
     );
-    (kept, rest).prop_map(
-        |((age, bytes, count, grace), (codes, dedup, require, max))| {
-            let (durable, durability, delivery, partition) = codes;
-            TopicSettings {
-                storage: if durable {
-                    Storage::Durable
-                } else {
-                    Storage::Volatile
-                },
-                durability: Durability::from_code(if durable {
-                    durability
-                } else {
-                    durability.min(1)
-                }),
-                retention: Retention { age, bytes, count },
-                compaction: grace.map(|tombstone_grace| Compaction { tombstone_grace }),
-                dedup: DedupWindow {
-                    time: Duration::from_millis(dedup.0),
-                    count: dedup.1,
-                },
-                delivery: DeliveryPolicy::from_code(delivery),
-                partition: PartitionBehavior::from_code(partition),
-                require_subscribers: require,
-                max_message_bytes: max,
-            }
-        },
-    )
+    (kept, rest).prop_map(|((age, bytes, count, grace), (codes, dedup, require, max))| {
+        let (durable, durability, delivery, partition) = codes;
+        TopicSettings {
+            storage: if durable { Storage::Durable } else { Storage::Volatile },
+            durability: Durability::from_code(if durable { durability } else { durability.min(1) }),
+            retention: Retention { age, bytes, count },
+            compaction: grace.map(|tombstone_grace| Compaction { tombstone_grace }),
+            dedup: DedupWindow { time: Duration::from_millis(dedup.0), count: dedup.1 },
+            delivery: DeliveryPolicy::from_code(delivery),
+            partition: PartitionBehavior::from_code(partition),
+            require_subscribers: require,
+            max_message_bytes: max,
+        }
+    })
 }
 
 proptest! {
@@ -100,14 +87,8 @@ fn an_unknown_tag_is_named() {
     out.extend_from_slice(&[99, 1, 0]);
     let error = TopicSettings::decode(&out).unwrap_err();
     assert_eq!(error, SettingsError::UnknownTag { tag: 99 });
-    assert_eq!(
-        error.to_string(),
-        "setting with tag 99 is not known: use a newer program"
-    );
-    assert_eq!(
-        TopicSettings::decode(&[1, 0, 0]),
-        Err(SettingsError::UnknownTag { tag: 0 })
-    );
+    assert_eq!(error.to_string(), "setting with tag 99 is not known: use a newer program");
+    assert_eq!(TopicSettings::decode(&[1, 0, 0]), Err(SettingsError::UnknownTag { tag: 0 }));
 }
 
 #[test]
@@ -120,10 +101,7 @@ fn a_setting_told_twice_is_damage() {
 
 #[test]
 fn another_format_is_refused_by_number() {
-    assert_eq!(
-        TopicSettings::decode(&[9]),
-        Err(SettingsError::Version { version: 9 })
-    );
+    assert_eq!(TopicSettings::decode(&[9]), Err(SettingsError::Version { version: 9 }));
     assert_eq!(TopicSettings::decode(&[]), Err(SettingsError::Truncated));
 }
 
@@ -132,27 +110,17 @@ fn c3_settings_that_keep_nothing_are_refused() {
     let mut settings = TopicSettings::default();
     assert_eq!(settings.validate(), Ok(()));
     settings.retention.count = Some(0);
-    assert_eq!(
-        settings.validate(),
-        Err(SettingsError::Zero {
-            setting: "retention count"
-        })
-    );
+    assert_eq!(settings.validate(), Err(SettingsError::Zero { setting: "retention count" }));
 }
 
 #[test]
 fn a_volatile_topic_promises_memory_only() {
-    let mut settings = TopicSettings {
-        storage: Storage::Volatile,
-        ..TopicSettings::default()
-    };
+    let mut settings = TopicSettings { storage: Storage::Volatile, ..TopicSettings::default() };
     assert_eq!(settings.validate(), Ok(()));
     assert_eq!(settings.defaults().durability, Some(Durability::Memory));
     settings.durability = Some(Durability::Flushed);
     assert_eq!(
         settings.validate(),
-        Err(SettingsError::Volatile {
-            durability: Durability::Flushed
-        })
+        Err(SettingsError::Volatile { durability: Durability::Flushed })
     );
 }

@@ -104,10 +104,7 @@ pub enum Effect {
 impl Subscriber {
     /// An active subscriber that may stay suspended for `suspended_ttl`.
     pub fn new(suspended_ttl: Duration) -> Self {
-        Self {
-            status: Status::Active,
-            suspended_ttl,
-        }
+        Self { status: Status::Active, suspended_ttl }
     }
 
     /// How it is doing.
@@ -148,11 +145,7 @@ impl Subscriber {
     /// Asserts what must always be true.
     pub fn check(&self) {
         let suspended = matches!(self.status, Status::Suspended { .. });
-        assert_eq!(
-            self.deadline().is_some(),
-            suspended,
-            "only the suspended wait for time"
-        );
+        assert_eq!(self.deadline().is_some(), suspended, "only the suspended wait for time");
     }
 }
 

@@ -169,33 +169,20 @@ impl Topic {
     /// settled than was given out: only a bug can say so.
     pub fn step(&mut self, now: Timestamp, input: Input<'_>, effects: &mut Vec<Effect>) {
         match input {
-            Input::Offer {
-                count,
-                ids,
-                expect,
-                key_last,
-            } => {
+            Input::Offer { count, ids, expect, key_last } => {
                 check_offer(count, ids);
                 match self.violated(expect, key_last) {
                     None => self.accept(now, count, ids, effects),
                     Some(actual) => self.refuse(now, (count, ids), actual, effects),
                 }
             }
-            Input::Replayed {
-                first,
-                count,
-                ids,
-                time,
-            } => {
+            Input::Replayed { first, count, ids, time } => {
                 check_offer(count, ids);
                 self.replay((first, count), ids, time, effects);
             }
             Input::Trim { below, reason } => self.trim(below, reason, effects),
             Input::Settled { through } => {
-                assert!(
-                    through < self.next,
-                    "only what was given out can be settled"
-                );
+                assert!(through < self.next, "only what was given out can be settled");
                 self.settle(through, effects);
             }
             Input::Window(window) => {
@@ -210,19 +197,14 @@ impl Topic {
     /// When the oldest id is past its age. Only memory waits for it: an id past its age is
     /// never taken for a duplicate.
     pub fn deadline(&self) -> Option<Timestamp> {
-        self.dedup
-            .as_ref()
-            .and_then(|dedup| dedup.deadline(self.window()))
+        self.dedup.as_ref().and_then(|dedup| dedup.deadline(self.window()))
     }
 
     /// Asserts what must always be true.
     pub fn check(&self) {
         assert!(self.first >= Seq(1), "the first seq is one");
         assert!(self.first <= self.next, "the floor is not beyond the end");
-        assert!(
-            self.settled < self.next,
-            "nothing is settled before it is given out"
-        );
+        assert!(self.settled < self.next, "nothing is settled before it is given out");
         if let Some(dedup) = &self.dedup {
             assert!(!dedup.is_empty(), "an empty window holds no memory");
             dedup.check(self.next);
@@ -230,10 +212,7 @@ impl Topic {
     }
 
     fn window(&self) -> DedupWindow {
-        DedupWindow {
-            time: Duration::from_millis(self.dedup_time_ms),
-            count: self.dedup_count,
-        }
+        DedupWindow { time: Duration::from_millis(self.dedup_time_ms), count: self.dedup_count }
     }
 
     fn remembers(&self) -> bool {
@@ -284,10 +263,7 @@ impl Topic {
         if fresh > 0 {
             self.next = first.plus(u64::from(fresh));
             self.evict(now);
-            effects.push(Effect::Accepted {
-                first,
-                count: fresh,
-            });
+            effects.push(Effect::Accepted { first, count: fresh });
         }
     }
 
@@ -325,10 +301,7 @@ impl Topic {
             return;
         }
         if first != self.next {
-            effects.push(Effect::Mismatch {
-                expected: self.next,
-                found: first,
-            });
+            effects.push(Effect::Mismatch { expected: self.next, found: first });
             return;
         }
         for &(index, id) in ids {
@@ -342,11 +315,7 @@ impl Topic {
     fn trim(&mut self, below: Seq, reason: GapReason, effects: &mut Vec<Effect>) {
         let below = below.min(self.next);
         if below > self.first {
-            let gap = Gap {
-                from: self.first,
-                to: below.prev(),
-                reason,
-            };
+            let gap = Gap { from: self.first, to: below.prev(), reason };
             self.first = below;
             self.floor_reason = reason;
             effects.push(Effect::Trimmed(gap));
@@ -373,14 +342,8 @@ impl Topic {
 
 fn check_offer(count: u32, ids: &[(u32, &[u8])]) {
     assert!(count > 0, "an offer has at least one message");
-    assert!(
-        ids.is_sorted_by(|a, b| a.0 < b.0),
-        "ids come in the order of their messages"
-    );
-    assert!(
-        ids.last().is_none_or(|(index, _)| *index < count),
-        "every id has a message"
-    );
+    assert!(ids.is_sorted_by(|a, b| a.0 < b.0), "ids come in the order of their messages");
+    assert!(ids.last().is_none_or(|(index, _)| *index < count), "every id has a message");
 }
 
 mod bytes;

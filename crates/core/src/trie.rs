@@ -57,12 +57,7 @@ struct Node<T> {
 
 impl<T> Default for Node<T> {
     fn default() -> Self {
-        Self {
-            children: BTreeMap::new(),
-            one: None,
-            here: BTreeSet::new(),
-            rest: BTreeSet::new(),
-        }
+        Self { children: BTreeMap::new(), one: None, here: BTreeSet::new(), rest: BTreeSet::new() }
     }
 }
 
@@ -106,10 +101,7 @@ impl<T: Ord + Clone> SubscriptionIndex<T> {
                     if !node.children.contains_key(token) {
                         node.children.insert(Box::from(token), Node::default());
                     }
-                    node = node
-                        .children
-                        .get_mut(token)
-                        .expect("the branch was just made");
+                    node = node.children.get_mut(token).expect("the branch was just made");
                 }
             }
         }
@@ -141,17 +133,12 @@ impl<T: Ord + Clone> SubscriptionIndex<T> {
 
     /// Whether any subscription matches the name.
     pub fn matches_any(&self, name: &TopicName) -> bool {
-        self.search(name, &mut |_| ControlFlow::Break(()))
-            .is_break()
+        self.search(name, &mut |_| ControlFlow::Break(())).is_break()
     }
 
     /// Asserts what must always be true; walks everything.
     pub fn check(&self) {
-        assert_eq!(
-            self.root.count(true),
-            self.len,
-            "the length counts what is there"
-        );
+        assert_eq!(self.root.count(true), self.len, "the length counts what is there");
     }
 
     fn search(
@@ -206,11 +193,8 @@ impl<T: Ord> Node<T> {
         if token == REST {
             return self.rest.remove(id);
         }
-        let child = if token == ONE {
-            self.one.as_deref_mut()
-        } else {
-            self.children.get_mut(token)
-        };
+        let child =
+            if token == ONE { self.one.as_deref_mut() } else { self.children.get_mut(token) };
         let Some(child) = child else { return false };
         let removed = match left {
             Some(left) => child.remove(left, id),

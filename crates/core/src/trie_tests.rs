@@ -26,10 +26,7 @@ fn found(index: &SubscriptionIndex<u8>, text: &str) -> Vec<u8> {
 fn a2_subscribing_twice_is_an_error_and_changes_nothing() {
     let mut index = SubscriptionIndex::new();
     assert_eq!(index.insert(&pattern("a.*"), 1), Ok(()));
-    assert_eq!(
-        index.insert(&pattern("a.*"), 1),
-        Err(SubscribeError::AlreadySubscribed)
-    );
+    assert_eq!(index.insert(&pattern("a.*"), 1), Err(SubscribeError::AlreadySubscribed));
     assert_eq!(index.insert(&pattern("a.>"), 1), Ok(()));
     assert_eq!(index.len(), 2);
     assert_eq!(found(&index, "a.b"), [1, 1]);
@@ -40,14 +37,7 @@ fn a2_subscribing_twice_is_an_error_and_changes_nothing() {
 fn a2_unsubscribing_what_is_not_there_is_an_error_and_changes_nothing() {
     let mut index = SubscriptionIndex::new();
     index.insert(&pattern("a.b"), 1).unwrap();
-    for (text, id) in [
-        ("a.b", 2),
-        ("a", 1),
-        ("a.b.c", 1),
-        ("a.*", 1),
-        ("a.>", 1),
-        (">", 1),
-    ] {
+    for (text, id) in [("a.b", 2), ("a", 1), ("a.b.c", 1), ("a.*", 1), ("a.>", 1), (">", 1)] {
         let answer = index.remove(&pattern(text), &id);
         assert_eq!(answer, Err(UnsubscribeError::NotSubscribed), "{text}");
     }
@@ -73,13 +63,9 @@ fn memory_comes_back() {
 #[test]
 fn system_names_are_matched_by_their_own_patterns_only() {
     let mut index = SubscriptionIndex::new();
-    for (id, text) in [">", "*.a", "*.>", "$events.>", "$events.*", "$events.a"]
-        .iter()
-        .enumerate()
+    for (id, text) in [">", "*.a", "*.>", "$events.>", "$events.*", "$events.a"].iter().enumerate()
     {
-        index
-            .insert(&pattern(text), u8::try_from(id).unwrap())
-            .unwrap();
+        index.insert(&pattern(text), u8::try_from(id).unwrap()).unwrap();
     }
     assert_eq!(found(&index, "$events.a"), [3, 4, 5]);
     assert_eq!(found(&index, "x.a"), [0, 1, 2]);
@@ -116,11 +102,8 @@ fn a_million_patterns_are_not_scanned() {
 }
 
 fn token(wild: bool) -> impl Strategy<Value = &'static str> {
-    let tokens: &'static [&'static str] = if wild {
-        &["a", "b", "$s", "*", "*"]
-    } else {
-        &["a", "b", "$s"]
-    };
+    let tokens: &'static [&'static str] =
+        if wild { &["a", "b", "$s", "*", "*"] } else { &["a", "b", "$s"] };
     proptest::sample::select(tokens)
 }
 

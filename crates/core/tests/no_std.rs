@@ -22,25 +22,15 @@ fn a13_a_program_without_std_delivers_locally() {
         .env_remove("CARGO_BUILD_TARGET")
         .output()
         .expect("cargo starts");
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 
     let program = target.join("release/no-std-proof");
     let status = Command::new(&program).status().expect("the program starts");
-    assert_eq!(
-        status.code(),
-        Some(0),
-        "it ended with the number of the step that failed"
-    );
+    assert_eq!(status.code(), Some(0), "it ended with the number of the step that failed");
 
     let bytes = fs::read(&program).expect("the program is there");
     for trace in ["library/std/src", "rust_panic", "RUST_BACKTRACE"] {
-        let found = bytes
-            .windows(trace.len())
-            .any(|window| window == trace.as_bytes());
+        let found = bytes.windows(trace.len()).any(|window| window == trace.as_bytes());
         assert!(!found, "{trace} is in the binary, so std is");
     }
 }

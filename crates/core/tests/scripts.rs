@@ -53,10 +53,7 @@ fn every_story_goes_as_it_is_told() {
         if update {
             fs::write(&path, &now).unwrap();
         } else if now != story {
-            wrong.push(format!(
-                "{}\n--- told\n{story}\n--- goes\n{now}",
-                path.display()
-            ));
+            wrong.push(format!("{}\n--- told\n{story}\n--- goes\n{now}", path.display()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
@@ -65,11 +62,9 @@ fn every_story_goes_as_it_is_told() {
 #[test]
 fn there_are_stories_about_every_machine() {
     for machine in ["topic", "cursor", "batcher", "credit", "subscriber", "link"] {
-        let told = scripts().iter().any(|path| {
-            fs::read_to_string(path)
-                .unwrap()
-                .contains(&format!("> new {machine}"))
-        });
+        let told = scripts()
+            .iter()
+            .any(|path| fs::read_to_string(path).unwrap().contains(&format!("> new {machine}")));
         assert!(told, "no story about {machine}");
     }
 }

@@ -55,17 +55,19 @@ fn f3_rubbish_is_answered_with_an_error_or_the_end() {
     server.still_works();
 }
 
+type Change = fn(&mut BytesMut);
+
 #[test]
 fn f3_lengths_that_are_too_large_or_disagree_end_the_connection_with_the_reason() {
     let server = Server::with(|options, _| options.frame_bytes_max = 10_000);
     let whole = |peer: &mut Peer| peer.frame(Ping { echo: "12345678".into() }).1;
-    let cases: [(&dyn Fn(&mut BytesMut), ErrorCode); 6] = [
-        (&|frame| frame[..4].copy_from_slice(&u32::MAX.to_le_bytes()), ErrorCode::FrameTooLarge),
-        (&|frame| frame[..4].copy_from_slice(&10_000_u32.to_le_bytes()), ErrorCode::FrameTooLarge),
-        (&|frame| frame[..4].copy_from_slice(&0_u32.to_le_bytes()), ErrorCode::BadFrame),
-        (&|frame| frame[0] += 1, ErrorCode::BadFrame),
-        (&|frame| frame[37] = 200, ErrorCode::BadFrame),
-        (&|frame| frame[39] += 1, ErrorCode::BadFrame),
+    let cases: [(Change, ErrorCode); 6] = [
+        (|frame| frame[..4].copy_from_slice(&u32::MAX.to_le_bytes()), ErrorCode::FrameTooLarge),
+        (|frame| frame[..4].copy_from_slice(&10_000_u32.to_le_bytes()), ErrorCode::FrameTooLarge),
+        (|frame| frame[..4].copy_from_slice(&0_u32.to_le_bytes()), ErrorCode::BadFrame),
+        (|frame| frame[0] += 1, ErrorCode::BadFrame),
+        (|frame| frame[37] = 200, ErrorCode::BadFrame),
+        (|frame| frame[39] += 1, ErrorCode::BadFrame),
     ];
     for (change, expected) in cases {
         for mut peer in [server.peer(), server.unix_peer()] {
@@ -367,7 +369,8 @@ fn f3_connections_that_vanish_in_the_middle_leave_nothing_behind() {
     server.create("gone");
     let mut dice = Dice(42);
     for _ in 0..50 {
-        let mut peer = if dice.next() % 2 == 0 { server.peer() } else { server.unix_peer() };
+        let mut peer =
+            if dice.next().is_multiple_of(2) { server.peer() } else { server.unix_peer() };
         peer.follow(subscribe("gone", StartFrom::Beginning));
         let (_, frame) = peer.frame(publish("gone", &[Message::new(vec![0; 5000])]));
         for _ in 0..dice.next() % 5 {

@@ -218,12 +218,10 @@ fn bytes_of_credit_hold_too_and_a_message_above_them_goes_alone() {
     };
     let subscription = peer.follow(small);
     let mut ledger = Ledger::from(1);
-    let mut grant = 10;
-    for _ in 0..6 {
+    for grant in 11..17 {
         let came = peer.all_there_is();
         assert_eq!(counted(&came).0, 1, "one alone, and then the credit is used up");
         came.into_iter().for_each(|verb| ledger.take(verb));
-        grant += 1;
         peer.send(Credit { subscription, messages: 0, bytes: grant });
     }
     let came = peer.all_there_is();

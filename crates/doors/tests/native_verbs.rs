@@ -22,9 +22,9 @@ fn topics_are_made_set_looked_at_listed_purged_and_deleted() {
         retention: Retention { count: Some(5), ..Retention::default() },
         ..TopicSettings::default()
     };
-    let other = TopicCreate { settings: settings.clone(), ..create("orders.a") };
+    let other = TopicCreate { settings, ..create("orders.a") };
     assert_eq!(code(&peer.ask(other)), ErrorCode::TopicExists);
-    let set = TopicConfigure { topic: name("orders.a"), settings: settings.clone() };
+    let set = TopicConfigure { topic: name("orders.a"), settings };
     let Verb::TopicInfo(set) = peer.ask(set) else { panic!("an info") };
     assert_eq!(set.settings, settings);
     let volatile = TopicSettings { storage: Storage::Volatile, ..TopicSettings::default() };

@@ -75,10 +75,7 @@ pub enum Created {
 }
 
 /// A blob that is open.
-#[expect(
-    clippy::len_without_is_empty,
-    reason = "no reader asks whether a blob is empty"
-)]
+#[expect(clippy::len_without_is_empty, reason = "no reader asks whether a blob is empty")]
 pub trait Blob: Send + Sync + Debug {
     /// How many bytes it has.
     fn len(&self) -> u64;
@@ -131,11 +128,5 @@ pub fn check_name(name: &str) -> Result<(), BlobError> {
     let good = (1..=NAME_BYTES_MAX).contains(&name.len())
         && !name.starts_with('.')
         && name.bytes().all(allowed);
-    if good {
-        Ok(())
-    } else {
-        Err(BlobError::BadName {
-            name: name.to_owned(),
-        })
-    }
+    if good { Ok(()) } else { Err(BlobError::BadName { name: name.to_owned() }) }
 }

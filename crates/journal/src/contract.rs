@@ -41,10 +41,7 @@ pub fn check_blobs<B: Blobs>(make: impl Fn() -> B) {
 }
 
 fn floor(first_needed: u64) -> Floor {
-    Floor {
-        first_needed: Lsn(first_needed),
-        term: 0,
-    }
+    Floor { first_needed: Lsn(first_needed), term: 0 }
 }
 
 fn open(log: &dyn Log, first_needed: u64) -> TakeOver {
@@ -55,11 +52,7 @@ fn open(log: &dyn Log, first_needed: u64) -> TakeOver {
 fn append(taken: &mut TakeOver, frame: &Bytes) -> Lsn {
     let at = taken.writer.next();
     taken.writer.append(at, frame).expect("append at the end");
-    assert_eq!(
-        taken.writer.next(),
-        at.next(),
-        "each append moves the end by one"
-    );
+    assert_eq!(taken.writer.next(), at.next(), "each append moves the end by one");
     at
 }
 
@@ -101,10 +94,7 @@ fn frames_come_back_as_they_were(log: &dyn Log) {
     for _ in 0..2 {
         let mut taken = open(log, 1);
         assert_eq!((taken.first, taken.next), (Lsn(1), Lsn(9)));
-        assert_eq!(
-            taken.torn, None,
-            "a log that was closed well has no torn end"
-        );
+        assert_eq!(taken.torn, None, "a log that was closed well has no torn end");
         assert!(replay(&mut *taken.reader, 1) == expected, "frames differ");
         assert!(replay(&mut *taken.reader, 1) == expected, "a second time");
     }
@@ -139,15 +129,9 @@ fn second_taker_is_locked_out_or_fences_the_first(log: &dyn Log) {
             assert_eq!(second.next, Lsn(2));
             for _ in 0..2 {
                 let append = first.writer.append(Lsn(2), &text(99));
-                assert!(
-                    matches!(append, Err(AppendError::Fenced { .. })),
-                    "{append:?}"
-                );
+                assert!(matches!(append, Err(AppendError::Fenced { .. })), "{append:?}");
                 let flush = first.writer.flush();
-                assert!(
-                    matches!(flush, Err(AppendError::Fenced { .. })),
-                    "{flush:?}"
-                );
+                assert!(matches!(flush, Err(AppendError::Fenced { .. })), "{flush:?}");
                 let trim = first.writer.trim(Lsn(2));
                 assert!(matches!(trim, Err(AppendError::Fenced { .. })), "{trim:?}");
             }
@@ -170,10 +154,7 @@ fn terms_rise(log: &dyn Log) {
     append(&mut second, &text(2));
     let known = second.term + 100;
     drop(second);
-    let told = log.take_over(Floor {
-        first_needed: Lsn(1),
-        term: known,
-    });
+    let told = log.take_over(Floor { first_needed: Lsn(1), term: known });
     assert!(told.expect("take over").term > known);
 }
 
@@ -182,10 +163,7 @@ fn replay_begins_where_asked_and_ends_at_take_over(log: &dyn Log) {
     for n in 1..=5 {
         append(&mut taken, &text(n));
     }
-    assert!(
-        replay(&mut *taken.reader, 1).is_empty(),
-        "appended after take over"
-    );
+    assert!(replay(&mut *taken.reader, 1).is_empty(), "appended after take over");
     drop(taken);
     let mut taken = open(log, 1);
     append(&mut taken, &text(6));
@@ -210,21 +188,13 @@ fn trimmed_frames_are_gone_and_the_rest_stays(log: &dyn Log) {
     taken.writer.trim(Lsn(4)).expect("trim");
     taken.writer.trim(Lsn(2)).expect("trim of what is gone");
     let past = taken.writer.trim(Lsn(11));
-    assert!(
-        matches!(past, Err(AppendError::WrongPlace { next: Lsn(10) })),
-        "{past:?}"
-    );
+    assert!(matches!(past, Err(AppendError::WrongPlace { next: Lsn(10) })), "{past:?}");
     drop(taken);
 
     let mut taken = open(log, 4);
     assert_eq!((taken.first, taken.next), (Lsn(4), Lsn(10)));
-    let below = taken
-        .reader
-        .replay(Lsn(3), &mut |_, _| panic!("a trimmed frame"));
-    assert!(
-        matches!(below, Err(LogError::Trimmed { first: Lsn(4) })),
-        "{below:?}"
-    );
+    let below = taken.reader.replay(Lsn(3), &mut |_, _| panic!("a trimmed frame"));
+    assert!(matches!(below, Err(LogError::Trimmed { first: Lsn(4) })), "{below:?}");
     let frames = replay(&mut *taken.reader, 4);
     assert_eq!(frames, (4..=9).map(|n| (n, text(n))).collect::<Vec<_>>());
     taken.writer.trim(Lsn(10)).expect("trim of all");
@@ -257,18 +227,12 @@ fn too_large_frame_is_refused(log: &dyn Log) {
     let mut taken = open(log, 1);
     let max = taken.writer.frame_bytes_max();
     let refused = taken.writer.append(Lsn(1), &vec![0; max + 1].into());
-    assert!(
-        matches!(refused, Err(AppendError::TooLarge { max: m }) if m == max),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(AppendError::TooLarge { max: m }) if m == max), "{refused:?}");
     append(&mut taken, &vec![7; max].into());
     drop(taken);
     let mut taken = open(log, 1);
     let frames = replay(&mut *taken.reader, 1);
-    assert!(
-        frames == [(1, Bytes::from(vec![7; max]))],
-        "the largest frame"
-    );
+    assert!(frames == [(1, Bytes::from(vec![7; max]))], "the largest frame");
 }
 
 fn preparing_changes_nothing_to_see(log: &dyn Log) {
@@ -282,10 +246,7 @@ fn preparing_changes_nothing_to_see(log: &dyn Log) {
     }
     drop(taken);
     if let Some(preparer) = &preparer {
-        assert!(
-            !preparer.prepare().expect("nothing to do"),
-            "prepared for nobody"
-        );
+        assert!(!preparer.prepare().expect("nothing to do"), "prepared for nobody");
     }
     let mut taken = open(log, 1);
     assert_eq!(replay(&mut *taken.reader, 1).len(), 20);
@@ -324,10 +285,7 @@ fn first_of_a_name_wins(blobs: &dyn Blobs) {
     late.write(b"late").expect("write");
     assert_eq!(late.finish().expect("finish"), Created::New);
     assert_eq!(early.finish().expect("finish"), Created::AlreadyThere);
-    assert_eq!(
-        blobs.put("a", b"later").expect("put"),
-        Created::AlreadyThere
-    );
+    assert_eq!(blobs.put("a", b"later").expect("put"), Created::AlreadyThere);
     assert_eq!(blobs.read("a").expect("read"), &b"late"[..]);
     assert_eq!(blobs.list("").expect("list"), ["a"]);
 }
@@ -342,8 +300,7 @@ fn ranges_are_exact(blobs: &dyn Blobs) {
     blob.read_at(&mut buf, 6).expect("up to the end");
     assert_eq!(&buf, b"6789");
     blob.read_at(&mut buf, 7).expect_err("over the end");
-    blob.read_at(&mut buf, u64::MAX / 4)
-        .expect_err("far over the end");
+    blob.read_at(&mut buf, u64::MAX / 4).expect_err("far over the end");
 }
 
 fn large_blob_streams(blobs: &dyn Blobs) {
@@ -353,10 +310,7 @@ fn large_blob_streams(blobs: &dyn Blobs) {
         writer.write(&piece).expect("write");
     }
     writer.finish().expect("finish");
-    assert!(
-        blobs.read("large").expect("read") == piece.repeat(4),
-        "bytes differ"
-    );
+    assert!(blobs.read("large").expect("read") == piece.repeat(4), "bytes differ");
 }
 
 fn list_is_sorted_by_prefix(blobs: &dyn Blobs) {
@@ -388,10 +342,7 @@ fn bad_names_are_refused(blobs: &dyn Blobs) {
     let long = "x".repeat(NAME_BYTES_MAX + 1);
     for name in ["", ".", "..", ".a", "a/b", "../a", "a\0", "ä", "a b", &long] {
         let refused = blobs.create(name);
-        assert!(
-            matches!(refused, Err(BlobError::BadName { .. })),
-            "{name:?}"
-        );
+        assert!(matches!(refused, Err(BlobError::BadName { .. })), "{name:?}");
     }
     let longest = "x".repeat(NAME_BYTES_MAX);
     assert_eq!(blobs.put(&longest, b"x").expect("put"), Created::New);

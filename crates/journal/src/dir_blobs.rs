@@ -107,11 +107,7 @@ impl Blobs for DirBlobs {
         let failed = |source| blob_error("open", name, source);
         let file = self.shared.fs.open_read(&self.path(name)).map_err(failed)?;
         let len = file.len().map_err(failed)?;
-        Ok(Arc::new(DirBlob {
-            name: name.to_owned(),
-            len,
-            file,
-        }))
+        Ok(Arc::new(DirBlob { name: name.to_owned(), len, file }))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, BlobError> {
@@ -245,11 +241,7 @@ impl Buffer {
         // `align_offset` may decline, then the buffer is slow and not wrong.
         let start = memory.as_ptr().align_offset(BUFFER_ALIGN);
         let start = if start < BUFFER_ALIGN { start } else { 0 };
-        Self {
-            memory,
-            start,
-            len: 0,
-        }
+        Self { memory, start, len: 0 }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -280,10 +272,6 @@ fn blob_error(doing: &'static str, name: &str, source: io::Error) -> BlobError {
         io::ErrorKind::NotFound => BlobError::Missing { name },
         _ if is_full(&source) => BlobError::Full,
         _ if is_read_only(&source) => BlobError::ReadOnly,
-        _ => BlobError::Io {
-            doing,
-            name,
-            source,
-        },
+        _ => BlobError::Io { doing, name, source },
     }
 }

@@ -110,9 +110,7 @@ impl FaultyFs {
             crash_at_write: None,
             on_sync: None,
         };
-        Self {
-            state: Arc::new(Mutex::new(state)),
-        }
+        Self { state: Arc::new(Mutex::new(state)) }
     }
 
     /// Ends the run: all handles are dead and all locks free. Armed faults are gone too,
@@ -196,10 +194,7 @@ impl FaultyFs {
     fn change_byte(&self, path: &Path, offset: u64, change: impl Fn(u8) -> u8) {
         let mut state = self.state();
         let id = state.disk.find(path).expect("the file to damage exists");
-        assert!(
-            to_index(offset) < state.disk.read(id).len(),
-            "nothing there to damage"
-        );
+        assert!(to_index(offset) < state.disk.read(id).len(), "nothing there to damage");
         state.disk.corrupt(id, offset, change);
     }
 
@@ -263,12 +258,7 @@ impl FaultyFs {
     }
 
     fn handle(&self, state: &State, id: FileId, may_write: bool) -> Arc<dyn FsFile> {
-        Arc::new(FaultyFile {
-            fs: self.clone(),
-            id,
-            run: state.run,
-            may_write,
-        })
+        Arc::new(FaultyFile { fs: self.clone(), id, run: state.run, may_write })
     }
 
     /// Counts a sync, lets the hook see it, and says whether it fails.
@@ -370,11 +360,7 @@ impl Fs for FaultyFs {
         if state.disk.find(path).is_none() {
             state.disk.create(path);
         }
-        Ok(Box::new(FaultyLock {
-            fs: self.clone(),
-            path: path.to_owned(),
-            run: state.run,
-        }))
+        Ok(Box::new(FaultyLock { fs: self.clone(), path: path.to_owned(), run: state.run }))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -429,9 +415,9 @@ impl FsFile for FaultyFile {
             disk.write_torn(self.id, offset, &bytes, random);
             return Err(kind.into());
         }
-        let room = state.capacity.map_or(u64::MAX, |capacity| {
-            capacity.saturating_sub(state.disk.used_bytes())
-        });
+        let room = state
+            .capacity
+            .map_or(u64::MAX, |capacity| capacity.saturating_sub(state.disk.used_bytes()));
         let len = state.disk.read(self.id).len() as u64;
         let fits = len.saturating_add(room).saturating_sub(offset);
         let full = (bytes.len() as u64) > fits;

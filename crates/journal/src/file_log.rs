@@ -58,10 +58,7 @@ pub struct FileLogOptions {
 
 impl Default for FileLogOptions {
     fn default() -> Self {
-        Self {
-            first_file_bytes: 4 * 1024 * 1024,
-            file_bytes_max: 64 * 1024 * 1024,
-        }
+        Self { first_file_bytes: 4 * 1024 * 1024, file_bytes_max: 64 * 1024 * 1024 }
     }
 }
 
@@ -106,12 +103,7 @@ impl FileLog {
     /// clients never see, so that no message can be made to look like a frame.
     #[must_use]
     pub fn new(fs: Arc<dyn Fs>, dir: PathBuf, epoch: u64, options: FileLogOptions) -> Self {
-        Self {
-            fs,
-            dir,
-            epoch,
-            options,
-        }
+        Self { fs, dir, epoch, options }
     }
 
     fn lock(&self) -> Result<Box<dyn FsLock>, LogError> {
@@ -148,11 +140,7 @@ impl FileLog {
                     false => self.fs.open(&path)?,
                 };
                 let bytes = file.len()? / BLOCK_BYTES * BLOCK_BYTES;
-                Ok(Arc::new(LogFile {
-                    number,
-                    bytes,
-                    file,
-                }))
+                Ok(Arc::new(LogFile { number, bytes, file }))
             };
             files.push(open().map_err(|source| io_error("open", &name, source))?);
         }
@@ -180,10 +168,7 @@ impl FileLog {
     fn wipe(&self, scan: &Scan, analysis: &Analysis, at: Lsn) -> Result<Vec<Found>, LogError> {
         let dead = scan.found.iter().filter(|found| found.header.lsn >= at);
         let dead: Vec<Found> = dead.copied().collect();
-        let mut places: Vec<_> = dead
-            .iter()
-            .map(|found| (found.file, found.offset))
-            .collect();
+        let mut places: Vec<_> = dead.iter().map(|found| (found.file, found.offset)).collect();
         let starts = (0..scan.files.len()).map(|file| (file, 0));
         let broken = starts.chain(analysis.place_of_next());
         places.extend(broken.filter(|place| scan.is_broken(*place)));
@@ -277,10 +262,8 @@ fn share_out(scan: &Scan, analysis: &Analysis) -> (VecDeque<Used>, Vec<Arc<LogFi
     let files = scan.files.iter().enumerate();
     let free = files.filter(|(index, file)| !is_used(*index) && file.bytes > 0);
     let free = free.map(|(_, file)| Arc::clone(file)).collect();
-    let with_file = |(file, last): &(usize, Lsn)| Used {
-        file: Arc::clone(&scan.files[*file]),
-        last: *last,
-    };
+    let with_file =
+        |(file, last): &(usize, Lsn)| Used { file: Arc::clone(&scan.files[*file]), last: *last };
     (used.iter().map(with_file).collect(), free)
 }
 
@@ -301,9 +284,5 @@ fn io_error(doing: &'static str, place: &str, source: io::Error) -> LogError {
     if is_read_only(&source) {
         return LogError::ReadOnly { path: place.into() };
     }
-    LogError::Io {
-        doing,
-        place: place.to_owned(),
-        source,
-    }
+    LogError::Io { doing, place: place.to_owned(), source }
 }

@@ -115,11 +115,7 @@ pub(crate) fn parse(block: &[u8], epoch: u64) -> Parsed {
     if !magic || crc != header_crc(bytes) {
         // Also with another magic, when the epoch is ours: a flipped bit there must not
         // make a frame vanish without a word.
-        return if magic || epoch != 0 {
-            Parsed::Broken
-        } else {
-            Parsed::Nothing
-        };
+        return if magic || epoch != 0 { Parsed::Broken } else { Parsed::Nothing };
     }
     match u16::from_le_bytes([bytes[8], bytes[9]]) {
         VERSION => Parsed::Header(header, crc),

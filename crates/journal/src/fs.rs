@@ -108,10 +108,7 @@ impl FsLock for DiskLock {}
 
 impl DiskFile {
     fn shared(file: File) -> Arc<dyn FsFile> {
-        Arc::new(Self {
-            file,
-            cursor: Mutex::new(Some(0)),
-        })
+        Arc::new(Self { file, cursor: Mutex::new(Some(0)) })
     }
 }
 
@@ -126,11 +123,7 @@ impl Fs for DiskFs {
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         Ok(DiskFile::shared(file))
     }
 
@@ -164,12 +157,8 @@ impl Fs for DiskFs {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FsLock>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new(DiskLock { _file: file })),
             Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
@@ -232,10 +221,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 /// Whether an error says that we may not write here at all.
 pub(crate) fn is_read_only(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-    )
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
 #[cfg(test)]
@@ -247,8 +233,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let path = dir.path().join("a");
         let file = DiskFs.create(&path).expect("create");
-        file.write_all_at(&[b"", b"ab", b"", b"cd"], 0)
-            .expect("write");
+        file.write_all_at(&[b"", b"ab", b"", b"cd"], 0).expect("write");
         file.write_all_at(&[b"ef"], 4).expect("write behind");
         file.write_all_at(&[b"X"], 1).expect("write before");
         file.write_all_at(&[], 3).expect("write nothing");
@@ -265,9 +250,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         DiskFs.create(&dir.path().join("b")).expect("b");
         DiskFs.create(&dir.path().join("a")).expect("a");
-        DiskFs
-            .create_dir(&dir.path().join("sub/sub"))
-            .expect("folder");
+        DiskFs.create_dir(&dir.path().join("sub/sub")).expect("folder");
         let again = DiskFs.create(&dir.path().join("a")).expect_err("taken");
         assert_eq!(again.kind(), ErrorKind::AlreadyExists);
         assert_eq!(DiskFs.list(dir.path()).expect("list"), ["a", "b"]);

@@ -47,11 +47,7 @@ impl Lsn {
     /// The number of the frame after this one.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(
-            self.0
-                .checked_add(1)
-                .expect("2^64 frames are never written"),
-        )
+        Self(self.0.checked_add(1).expect("2^64 frames are never written"))
     }
 
     /// The number of the frame before this one; [`Lsn::NONE`] stays.
@@ -82,10 +78,7 @@ pub struct Floor {
 impl Default for Floor {
     /// The floor of a store that never trimmed anything.
     fn default() -> Self {
-        Self {
-            first_needed: Lsn::FIRST,
-            term: 0,
-        }
+        Self { first_needed: Lsn::FIRST, term: 0 }
     }
 }
 

@@ -119,10 +119,7 @@ impl Log for MemoryLog {
                 next: state.next(),
                 failed: None,
             }),
-            reader: Box::new(MemoryLogReader {
-                first: state.first(),
-                frames,
-            }),
+            reader: Box::new(MemoryLogReader { first: state.first(), frames }),
             first: state.first(),
             next: state.next(),
             term: state.term,
@@ -188,9 +185,7 @@ impl LogWriter for MemoryLogWriter {
             return Err(AppendError::WrongPlace { next: self.next });
         }
         if frame.len() > FRAME_BYTES_MAX {
-            return Err(AppendError::TooLarge {
-                max: FRAME_BYTES_MAX,
-            });
+            return Err(AppendError::TooLarge { max: FRAME_BYTES_MAX });
         }
         let fault = state.fault.take();
         if matches!(fault, None | Some(AppendFault::UnknownStored)) {
@@ -252,9 +247,7 @@ struct BlobsState {
 
 impl fmt::Debug for MemoryBlobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set()
-            .entries(lock(&self.state).blobs.keys())
-            .finish()
+        f.debug_set().entries(lock(&self.state).blobs.keys()).finish()
     }
 }
 
@@ -288,13 +281,8 @@ impl Blobs for MemoryBlobs {
 
     fn open(&self, name: &str) -> Result<Arc<dyn Blob>, BlobError> {
         let bytes = lock(&self.state).blobs.get(name).cloned();
-        let bytes = bytes.ok_or_else(|| BlobError::Missing {
-            name: name.to_owned(),
-        })?;
-        Ok(Arc::new(MemoryBlob {
-            name: name.to_owned(),
-            bytes,
-        }))
+        let bytes = bytes.ok_or_else(|| BlobError::Missing { name: name.to_owned() })?;
+        Ok(Arc::new(MemoryBlob { name: name.to_owned(), bytes }))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, BlobError> {

@@ -13,10 +13,8 @@ use gapless_journal::{
 };
 
 /// Small files, so that every check crosses from one to the next.
-const SMALL: FileLogOptions = FileLogOptions {
-    first_file_bytes: 16 * 1024,
-    file_bytes_max: 256 * 1024,
-};
+const SMALL: FileLogOptions =
+    FileLogOptions { first_file_bytes: 16 * 1024, file_bytes_max: 256 * 1024 };
 
 #[test]
 fn log_in_files_on_disk_keeps_the_contract() {
@@ -79,20 +77,16 @@ fn log_in_memory_that_was_full_takes_the_same_frame_later() {
 
 #[test]
 fn lost_answer_of_a_log_in_memory_is_decided_by_replay() {
-    for (fault, found) in [
-        (AppendFault::UnknownStored, &[1, 2][..]),
-        (AppendFault::UnknownLost, &[1]),
-    ] {
+    for (fault, found) in
+        [(AppendFault::UnknownStored, &[1, 2][..]), (AppendFault::UnknownLost, &[1])]
+    {
         let log = MemoryLog::new();
         let mut taken = log.take_over(Floor::default()).expect("take over");
         taken.writer.append(Lsn(1), &frame(1)).expect("append");
         log.fail_next_append(fault);
         for _ in 0..2 {
             let unknown = taken.writer.append(Lsn(2), &frame(2));
-            assert!(
-                matches!(unknown, Err(AppendError::Unknown(_))),
-                "{unknown:?}"
-            );
+            assert!(matches!(unknown, Err(AppendError::Unknown(_))), "{unknown:?}");
         }
         let mut taken = log.take_over(Floor::default()).expect("take over");
         assert_eq!(frames(&mut taken), found);
@@ -106,10 +100,7 @@ fn fenced_writer_of_a_log_in_memory_stays_fenced() {
     log.fail_next_append(AppendFault::Fenced);
     for _ in 0..2 {
         let fenced = taken.writer.append(Lsn(1), &frame(1));
-        assert!(
-            matches!(fenced, Err(AppendError::Fenced { .. })),
-            "{fenced:?}"
-        );
+        assert!(matches!(fenced, Err(AppendError::Fenced { .. })), "{fenced:?}");
     }
     let mut taken = log.take_over(Floor::default()).expect("take over");
     assert!(frames(&mut taken).is_empty());

@@ -39,6 +39,7 @@ pub use frame::{
     Decoder, FRAME_BYTES_MAX, FRAME_BYTES_MIN, FRAME_HEAD_BYTES, Frame, FrameError, FrameLimit,
     Head, Ids, SUBJECT_BYTES_MAX,
 };
+pub use gapless_core::Token;
 pub use kind::{Kind, Side};
 pub use pack::cut_messages;
 pub use split::{SplitError, SplitLimit, cut, split};
@@ -46,7 +47,7 @@ pub use verb::{EncodeError, Verb, VerbError};
 pub use verbs::ack::{Known, PartAccepted, PartAck, PublishAck, Rejection};
 pub use verbs::follow::{
     Credit, Ended, GapCode, GapNotice, Messages, Place, PlaceRange, RecoveryComplete,
-    RecoveryResponse, StartFrom, Subscribe, Subscribed, Token, Unsubscribe, Unsubscribed,
+    RecoveryResponse, StartFrom, Subscribe, Subscribed, Unsubscribe, Unsubscribed,
 };
 pub use verbs::lookup::{
     CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,

@@ -29,6 +29,9 @@ const ROUNDS: u32 = 2;
 /// A round of live messages has so many times the seconds of a case: a p99 needs many.
 const LIVE_CASES: f64 = 2.0;
 
+/// A round whose messages come later and later ends when it took so much longer than planned.
+const LATE_MAX: Duration = Duration::from_secs(5);
+
 /// How much later live messages may be while others recover.
 const LATER_GOAL: f64 = 1.5;
 
@@ -224,14 +227,24 @@ fn paced(server: &Server, live: &TopicName, pace: &Pace) -> Result<Samples> {
     let (mut client, mut follower) = following(server, live)?;
     let epoch = Instant::now();
     let mut samples = Samples::default();
+    let wanted = &AtomicU64::new(pace.messages());
     thread::scope(|scope| {
         let reader = scope.spawn(move || -> Result<Samples> {
-            while follower.messages < pace.messages() {
+            while follower.messages < wanted.load(Ordering::Acquire) {
                 client.deliveries(&mut follower, |batch| note(&mut samples, batch, epoch))?;
             }
             Ok(samples)
         });
+        let end = epoch + Duration::from_secs_f64(pace.seconds) + LATE_MAX;
+        let mut sent = 0;
         pace.each(epoch, |body| {
+            if sent == wanted.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            sent += 1;
+            if Instant::now() > end {
+                wanted.store(sent, Ordering::Release);
+            }
             publisher.send(&publish_one(live, body)?)?;
             publisher.acks().map(|_| ())
         })?;

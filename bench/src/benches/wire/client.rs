@@ -11,7 +11,7 @@ use gapless_protocol::{
     VERSION, Verb,
 };
 
-use super::frames::{Delivered, Seen, delivered};
+use super::frames::{Seen, delivered};
 use crate::benches::store::Result;
 
 /// Nothing that is waited for here takes longer; a bench that hangs ends with an error.
@@ -111,7 +111,12 @@ impl Client {
             from,
         };
         match self.ask(&subscribe.into())? {
-            Verb::Subscribed(_) => Ok(Follower::default()),
+            Verb::Subscribed(made) => Ok(Follower {
+                subscription: made.subscription,
+                credit_messages: CREDIT_MESSAGES.into(),
+                credit_bytes: CREDIT_BYTES,
+                ..Follower::default()
+            }),
             other => Err(format!("not subscribed but {other:?}").into()),
         }
     }
@@ -207,7 +212,9 @@ pub(super) struct Follower {
     pub(super) wire_bytes: u64,
     /// Whether it has all history.
     pub(super) is_live: bool,
-    used: Delivered,
+    subscription: u64,
+    credit_messages: u64,
+    credit_bytes: u64,
 }
 
 impl Follower {
@@ -217,9 +224,9 @@ impl Follower {
             let came = delivered(seen, each).ok_or("messages that cannot be understood")?;
             self.seq = came.to;
             self.messages += came.messages;
-            self.used.subscription = came.subscription;
-            self.used.messages += came.messages;
-            self.used.bytes += came.bytes;
+            // A message larger than what is left goes alone; what is left is then zero.
+            self.credit_messages = self.credit_messages.saturating_sub(came.messages);
+            self.credit_bytes = self.credit_bytes.saturating_sub(came.bytes);
             return Ok(());
         }
         match decode(seen)? {
@@ -237,15 +244,14 @@ impl Follower {
 
     /// What was used, once it is worth telling.
     fn credit(&mut self) -> Option<Credit> {
-        let used = self.used;
-        let worth =
-            used.messages >= u64::from(CREDIT_MESSAGES) / 4 || used.bytes >= CREDIT_BYTES / 4;
-        if !worth {
+        let messages = u64::from(CREDIT_MESSAGES) - self.credit_messages;
+        let bytes = CREDIT_BYTES - self.credit_bytes;
+        if messages < u64::from(CREDIT_MESSAGES) / 4 && bytes < CREDIT_BYTES / 4 {
             return None;
         }
-        self.used = Delivered::default();
-        let messages = u32::try_from(used.messages).unwrap_or(u32::MAX);
-        Some(Credit { subscription: used.subscription, messages, bytes: used.bytes })
+        (self.credit_messages, self.credit_bytes) = (CREDIT_MESSAGES.into(), CREDIT_BYTES);
+        let messages = u32::try_from(messages).unwrap_or(CREDIT_MESSAGES);
+        Some(Credit { subscription: self.subscription, messages, bytes })
     }
 }
 

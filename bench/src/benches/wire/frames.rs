@@ -41,9 +41,8 @@ impl<'a> Seen<'a> {
 }
 
 /// What a `Messages` frame holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Delivered {
-    pub(super) subscription: u64,
     /// The last seq it accounts for.
     pub(super) to: u64,
     pub(super) messages: u64,
@@ -64,7 +63,7 @@ pub(super) fn delivered<'a>(frame: Seen<'a>, mut each: impl FnMut(&'a [u8])) -> 
         each(batch);
         rest = after;
     }
-    Some(Delivered { subscription: u64_at(head, 0)?, to: u64_at(head, 16)?, messages, bytes })
+    Some(Delivered { to: u64_at(head, 16)?, messages, bytes })
 }
 
 /// As many publishes as may be in flight, one after the other, each with an id of its own.
@@ -178,7 +177,6 @@ mod tests {
     fn messages_are_counted_by_the_heads_of_their_batches() {
         let mut frame = empty(Kind::Messages, MESSAGES_HEAD_BYTES + 2 * 70);
         let payload = &mut frame[FRAME_HEAD_BYTES..];
-        payload[0] = 5;
         payload[16] = 9;
         for batch in 0..2 {
             let batch = &mut payload[MESSAGES_HEAD_BYTES + batch * 70..];
@@ -187,7 +185,7 @@ mod tests {
         }
         let mut batches = 0;
         let seen = delivered(Seen::first(&frame).unwrap(), |batch| batches += batch.len());
-        let expected = Delivered { subscription: 5, to: 9, messages: 6, bytes: 140 };
+        let expected = Delivered { to: 9, messages: 6, bytes: 140 };
         assert_eq!(seen, Some(expected));
         assert_eq!(batches, 140);
     }

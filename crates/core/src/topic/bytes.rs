@@ -42,12 +42,7 @@ impl Topic {
         let window = self.window();
         out.push(VERSION);
         out.push(self.floor_reason.code());
-        for number in [
-            self.first.0,
-            self.next.0,
-            self.settled.0,
-            whole_ms(window.time),
-        ] {
+        for number in [self.first.0, self.next.0, self.settled.0, whole_ms(window.time)] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(&window.count.to_le_bytes());
@@ -72,10 +67,7 @@ impl Topic {
         let [first, next, settled, time_ms] =
             [bytes.long()?, bytes.long()?, bytes.long()?, bytes.long()?];
         let count = bytes.int()?;
-        let mut topic = Self::new(DedupWindow {
-            time: Duration::from_millis(time_ms),
-            count,
-        });
+        let mut topic = Self::new(DedupWindow { time: Duration::from_millis(time_ms), count });
         topic.floor_reason = floor_reason;
         (topic.first, topic.next, topic.settled) = (Seq(first), Seq(next), Seq(settled));
         if first == 0 || first > next || settled >= next || next > NEXT_MAX {
@@ -102,18 +94,13 @@ struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], TopicStateError> {
-        let (taken, rest) = self
-            .0
-            .split_at_checked(count)
-            .ok_or(TopicStateError::Length)?;
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(TopicStateError::Length)?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], TopicStateError> {
-        self.take(N)?
-            .try_into()
-            .map_err(|_| TopicStateError::Length)
+        self.take(N)?.try_into().map_err(|_| TopicStateError::Length)
     }
 
     fn int(&mut self) -> Result<u32, TopicStateError> {

@@ -5,10 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const WINDOW: DedupWindow = DedupWindow {
-    time: Duration::from_millis(100),
-    count: 4,
-};
+const WINDOW: DedupWindow = DedupWindow { time: Duration::from_millis(100), count: 4 };
 
 fn step(topic: &mut Topic, now: u64, input: Input<'_>) -> Vec<Effect> {
     let mut effects = Vec::new();
@@ -18,26 +15,15 @@ fn step(topic: &mut Topic, now: u64, input: Input<'_>) -> Vec<Effect> {
 }
 
 fn offer<'a>(count: u32, ids: &'a [(u32, &'a [u8])], expect: Option<Expect>) -> Input<'a> {
-    Input::Offer {
-        count,
-        ids,
-        expect,
-        key_last: None,
-    }
+    Input::Offer { count, ids, expect, key_last: None }
 }
 
 fn accepted(first: u64, count: u32) -> Effect {
-    Effect::Accepted {
-        first: Seq(first),
-        count,
-    }
+    Effect::Accepted { first: Seq(first), count }
 }
 
 fn duplicate(index: u32, seq: u64) -> Effect {
-    Effect::Duplicate {
-        index,
-        seq: Seq(seq),
-    }
+    Effect::Duplicate { index, seq: Seq(seq) }
 }
 
 #[test]
@@ -75,10 +61,7 @@ fn an_expectation_about_a_key_looks_at_the_key() {
     };
     assert_eq!(step(&mut topic, 0, offer(0, None)), [accepted(1, 1)]);
     let reason = RejectReason::ExpectedSeq { actual: Seq(1) };
-    assert_eq!(
-        step(&mut topic, 0, offer(0, Some(1))),
-        [Effect::Rejected(reason)]
-    );
+    assert_eq!(step(&mut topic, 0, offer(0, Some(1))), [Effect::Rejected(reason)]);
     assert_eq!(step(&mut topic, 0, offer(1, Some(1))), [accepted(2, 1)]);
 }
 
@@ -86,47 +69,28 @@ fn an_expectation_about_a_key_looks_at_the_key() {
 fn duplicates_inside_one_offer_count_too() {
     let mut topic = Topic::new(WINDOW);
     let ids: [(u32, &[u8]); 3] = [(0, b"x"), (2, b"x"), (3, b"y")];
-    assert_eq!(
-        step(&mut topic, 0, offer(4, &ids, None)),
-        [duplicate(2, 1), accepted(1, 3)]
-    );
-    assert_eq!(
-        step(&mut topic, 0, offer(1, &[(0, b"y")], None)),
-        [duplicate(0, 3)]
-    );
+    assert_eq!(step(&mut topic, 0, offer(4, &ids, None)), [duplicate(2, 1), accepted(1, 3)]);
+    assert_eq!(step(&mut topic, 0, offer(1, &[(0, b"y")], None)), [duplicate(0, 3)]);
 }
 
 #[test]
 fn a_window_of_zero_remembers_nothing() {
     let mut topic = Topic::new(DedupWindow::OFF);
     step(&mut topic, 0, offer(1, &[(0, b"x")], None));
-    assert_eq!(
-        step(&mut topic, 0, offer(1, &[(0, b"x")], None)),
-        [accepted(2, 1)]
-    );
+    assert_eq!(step(&mut topic, 0, offer(1, &[(0, b"x")], None)), [accepted(2, 1)]);
     assert!(topic.dedup.is_none());
 }
 
 #[test]
 fn a_damaged_replay_is_told_and_changes_nothing() {
     let mut topic = Topic::new(WINDOW);
-    let replay = |first, count| Input::Replayed {
-        first: Seq(first),
-        count,
-        ids: &[],
-        time: Timestamp(0),
-    };
-    assert_eq!(
-        step(&mut topic, 0, replay(1, 3)),
-        [Effect::Visible { through: Seq(3) }]
-    );
+    let replay =
+        |first, count| Input::Replayed { first: Seq(first), count, ids: &[], time: Timestamp(0) };
+    assert_eq!(step(&mut topic, 0, replay(1, 3)), [Effect::Visible { through: Seq(3) }]);
     assert_eq!(step(&mut topic, 0, replay(2, 2)), []);
     let before = topic.clone();
     for (first, count) in [(5, 1), (3, 2), (u64::MAX, 1)] {
-        let mismatch = Effect::Mismatch {
-            expected: Seq(4),
-            found: Seq(first),
-        };
+        let mismatch = Effect::Mismatch { expected: Seq(4), found: Seq(first) };
         assert_eq!(step(&mut topic, 0, replay(first, count)), [mismatch]);
     }
     assert_eq!(topic, before);
@@ -135,11 +99,7 @@ fn a_damaged_replay_is_told_and_changes_nothing() {
 #[test]
 #[should_panic(expected = "only what was given out")]
 fn what_was_not_given_out_cannot_be_settled() {
-    step(
-        &mut Topic::new(WINDOW),
-        0,
-        Input::Settled { through: Seq(1) },
-    );
+    step(&mut Topic::new(WINDOW), 0, Input::Settled { through: Seq(1) });
 }
 
 #[test]
@@ -149,16 +109,10 @@ fn damaged_bytes_are_refused() {
     let mut whole = vec![];
     topic.encode(&mut whole);
     assert_eq!(Topic::decode(&whole), Ok(topic));
-    assert_eq!(
-        Topic::decode(&whole[..whole.len() - 1]),
-        Err(TopicStateError::Length)
-    );
+    assert_eq!(Topic::decode(&whole[..whole.len() - 1]), Err(TopicStateError::Length));
     assert_eq!(Topic::decode(&[]), Err(TopicStateError::Length));
     whole[0] = 9;
-    assert_eq!(
-        Topic::decode(&whole),
-        Err(TopicStateError::Version { version: 9 })
-    );
+    assert_eq!(Topic::decode(&whole), Err(TopicStateError::Version { version: 9 }));
     (whole[0], whole[2]) = (1, 200);
     assert_eq!(Topic::decode(&whole), Err(TopicStateError::Inconsistent));
 }
@@ -183,20 +137,14 @@ fn a_clock_that_goes_back_forgets_nothing_early() {
     step(&mut topic, 50, offer(1, &[(0, b"y")], None));
     assert_eq!(topic.deadline(), Some(Timestamp(200)));
     let both = offer(2, &[(0, b"x"), (1, b"y")], None);
-    assert_eq!(
-        step(&mut topic, 199, both),
-        [duplicate(0, 1), duplicate(1, 2)]
-    );
+    assert_eq!(step(&mut topic, 199, both), [duplicate(0, 1), duplicate(1, 2)]);
     step(&mut topic, 200, Input::Tick);
     assert!(topic.dedup.is_none());
 }
 
 #[derive(Clone, Debug)]
 enum Action {
-    Offer {
-        ids: Vec<Option<u8>>,
-        expect: Option<u64>,
-    },
+    Offer { ids: Vec<Option<u8>>, expect: Option<u64> },
     Trim(u64),
     Settle(u64),
     Tick,
@@ -256,11 +204,7 @@ impl Model {
         let count = u32::try_from(fresh.len()).unwrap();
         effects.push(accepted(self.last + 1, count));
         self.last += u64::from(count);
-        self.ids.extend(
-            fresh
-                .iter()
-                .filter_map(|(id, seq)| Some(((*id)?, *seq, now))),
-        );
+        self.ids.extend(fresh.iter().filter_map(|(id, seq)| Some(((*id)?, *seq, now))));
         self.ids.retain(|known| known.2 + 100 > now);
         let surplus = self.ids.len().saturating_sub(4);
         self.ids.drain(..surplus);

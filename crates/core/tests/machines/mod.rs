@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use gapless_core::{
     Amount, Batcher, BatcherLimits, Credit, Cursor, DedupWindow, Expect, FailReason, GapReason,
-    Link, Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor, subscriber, topic,
+    Link, Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor, subscriber,
+    topic,
 };
 
 /// One machine of a story.
@@ -36,11 +37,8 @@ impl<'a> Words<'a> {
     }
 
     fn number(&self, name: &str) -> u64 {
-        let text = self
-            .text(name)
-            .unwrap_or_else(|| panic!("{name}= is missing"));
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name}={text} is no number"))
+        let text = self.text(name).unwrap_or_else(|| panic!("{name}= is missing"));
+        text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number"))
     }
 
     fn small(&self, name: &str) -> u32 {
@@ -56,10 +54,7 @@ impl<'a> Words<'a> {
     }
 
     fn amount(&self) -> Amount {
-        Amount {
-            messages: self.number("messages"),
-            bytes: self.number("bytes"),
-        }
+        Amount { messages: self.number("messages"), bytes: self.number("bytes") }
     }
 
     fn view(&self) -> View {
@@ -77,29 +72,18 @@ impl<'a> Words<'a> {
             let (index, id) = text.split_once(':').expect("an id is written index:id");
             (index.parse().expect("an index"), id.as_bytes())
         };
-        self.text("ids")
-            .map(|text| text.split(',').map(pair).collect())
-            .unwrap_or_default()
+        self.text("ids").map(|text| text.split(',').map(pair).collect()).unwrap_or_default()
     }
 
     fn expect(&self) -> Option<Expect> {
-        let (what, seq) = self
-            .text("expect")?
-            .split_once(':')
-            .expect("expect=what:seq");
+        let (what, seq) = self.text("expect")?.split_once(':').expect("expect=what:seq");
         let seq = Seq(seq.parse().expect("a seq"));
-        Some(if what == "key" {
-            Expect::KeyLast(seq)
-        } else {
-            Expect::TopicLast(seq)
-        })
+        Some(if what == "key" { Expect::KeyLast(seq) } else { Expect::TopicLast(seq) })
     }
 }
 
 fn gap_reason(name: &str) -> GapReason {
-    let found = GapReason::ALL
-        .iter()
-        .find(|(_, reason)| reason.name() == name);
+    let found = GapReason::ALL.iter().find(|(_, reason)| reason.name() == name);
     found.unwrap_or_else(|| panic!("no gap reason {name}")).1
 }
 
@@ -111,10 +95,8 @@ impl Machine {
         let words = Words::new(words);
         match kind {
             "topic" => {
-                let window = DedupWindow {
-                    time: words.millis("time"),
-                    count: words.small("count"),
-                };
+                let window =
+                    DedupWindow { time: words.millis("time"), count: words.small("count") };
                 Self::Topic(Topic::new(window))
             }
             "cursor" => {
@@ -160,9 +142,7 @@ impl Machine {
         }));
         result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text
-                .or(panic.downcast_ref::<&str>().copied())
-                .unwrap_or("?");
+            let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?");
             format!("refused: {}\n", text.lines().next().unwrap_or_default())
         })
     }
@@ -180,19 +160,10 @@ fn trace<E: Debug>(effects: &[E], standing: &str) -> String {
 
 fn plain(text: &str) -> String {
     let mut text = text.to_owned();
-    for wrapper in [
-        "Seq(",
-        "Timestamp(",
-        "Some(",
-        "PublishNumber(",
-        "SubscriptionId(",
-        "Epoch(",
-        "Position(",
-    ] {
-        while let Some(at) = text
-            .find(wrapper)
-            .filter(|at| !text[..*at].ends_with("Expected"))
-        {
+    for wrapper in
+        ["Seq(", "Timestamp(", "Some(", "PublishNumber(", "SubscriptionId(", "Epoch(", "Position("]
+    {
+        while let Some(at) = text.find(wrapper).filter(|at| !text[..*at].ends_with("Expected")) {
             let inner = at + wrapper.len();
             let end = inner + text[inner..].find(')').expect("a closing bracket");
             text.replace_range(end..=end, "");
@@ -209,9 +180,7 @@ fn run_topic(machine: &mut Topic, now: Timestamp, verb: &str, words: &Words<'_>)
             count: words.small("count"),
             ids: &ids,
             expect: words.expect(),
-            key_last: words
-                .text("key_last")
-                .map(|seq| Seq(seq.parse().expect("a seq"))),
+            key_last: words.text("key_last").map(|seq| Seq(seq.parse().expect("a seq"))),
         },
         "replayed" => topic::Input::Replayed {
             first: words.seq("first"),
@@ -223,9 +192,7 @@ fn run_topic(machine: &mut Topic, now: Timestamp, verb: &str, words: &Words<'_>)
             below: words.seq("below"),
             reason: gap_reason(words.text("reason").unwrap_or("retention")),
         },
-        "settled" => topic::Input::Settled {
-            through: words.seq("through"),
-        },
+        "settled" => topic::Input::Settled { through: words.seq("through") },
         "window" => topic::Input::Window(DedupWindow {
             time: words.millis("time"),
             count: words.small("count"),
@@ -238,10 +205,7 @@ fn run_topic(machine: &mut Topic, now: Timestamp, verb: &str, words: &Words<'_>)
     machine.check();
     let (first, next, settled) = (machine.first(), machine.next(), machine.settled());
     let ids = machine.remembered();
-    trace(
-        &effects,
-        &format!("first {first}, next {next}, settled {settled}, ids {ids}"),
-    )
+    trace(&effects, &format!("first {first}, next {next}, settled {settled}, ids {ids}"))
 }
 
 fn run_cursor(
@@ -258,41 +222,28 @@ fn run_cursor(
             }
             cursor::Input::Look(*view)
         }
-        "took" => cursor::Input::Took {
-            from: words.seq("from"),
-            to: words.seq("to"),
-        },
+        "took" => cursor::Input::Took { from: words.seq("from"), to: words.seq("to") },
         other => panic!("a cursor has no {other}"),
     };
     let mut effects = Vec::new();
     machine.step(now, input, &mut effects);
     machine.check();
-    let state = if machine.is_live() {
-        "live"
-    } else {
-        "recovering"
-    };
+    let state = if machine.is_live() { "live" } else { "recovering" };
     trace(&effects, &format!("next {}, {state}", machine.next()))
 }
 
 fn run_batcher(machine: &mut Batcher, now: Timestamp, verb: &str, words: &Words<'_>) -> String {
     let input = match verb {
-        "add" => batcher::Input::Add {
-            bytes: words.number("bytes"),
-        },
+        "add" => batcher::Input::Add { bytes: words.number("bytes") },
         "tick" => batcher::Input::Tick,
         "done" => batcher::Input::Done(words.number("batch")),
-        "stop" => batcher::Input::Stop {
-            flush: words.text("flush").is_some(),
-        },
+        "stop" => batcher::Input::Stop { flush: words.text("flush").is_some() },
         other => panic!("a batcher has no {other}"),
     };
     let mut effects = Vec::new();
     machine.step(now, input, &mut effects);
     machine.check();
-    let due = machine
-        .deadline()
-        .map_or("none".into(), |due| due.to_string());
+    let due = machine.deadline().map_or("none".into(), |due| due.to_string());
     trace(&effects, &format!("queued {}, due {due}", machine.queued()))
 }
 
@@ -306,10 +257,7 @@ fn run_credit(machine: &mut Credit, now: Timestamp, verb: &str, words: &Words<'_
     machine.step(now, input, &mut effects);
     machine.check();
     let left = machine.left();
-    trace(
-        &effects,
-        &format!("{} messages, {} bytes left", left.messages, left.bytes),
-    )
+    trace(&effects, &format!("{} messages, {} bytes left", left.messages, left.bytes))
 }
 
 fn run_subscriber(

@@ -51,8 +51,6 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
 
 async fn serve(config: &Config, out: &mut Output) -> Done {
     let (options, native) = (broker_options(config)?, native_options(config)?);
-    // Before it is ready: whoever reads that may end it at once.
-    let mut interrupt = Interrupt::listen()?;
     let data = options.folder.clone();
     let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
@@ -64,6 +62,9 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
+    // Before it says that it is ready, since whoever reads that may end it at once; and not
+    // before, so that a long opening can be called off, which harms nothing.
+    let mut interrupt = Interrupt::listen()?;
     let epoch = broker.epoch().to_string();
     let address = door.tcp_address().map(|address| address.to_string());
     let socket = unix.as_ref().map(|path| format!("unix:{}", path.display()));

@@ -137,10 +137,10 @@ struct Followed {
 /// Follows until it is interrupted, has shown enough, or is live and shall not go on.
 pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Done {
     let mut interrupt = Interrupt::listen()?;
-    let mut all = Vec::new();
-    for (pattern, from) in &plan.wanted {
-        all.push(subscribe(client, pattern, *from, plan.follow, out).await?);
-    }
+    let mut all = tokio::select! {
+        all = subscribe_all(client, plan, out) => all?,
+        () = interrupt.came() => return Ok(Exit::Ok),
+    };
     if plan.show == Show::Events {
         out.note("waiting for events; Ctrl-C ends it");
     }
@@ -173,6 +173,18 @@ pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Do
     };
     tell_end(&all, plan, out)?;
     done
+}
+
+async fn subscribe_all(
+    client: &Client,
+    plan: &Plan,
+    out: &mut Output,
+) -> Result<Vec<Followed>, Failure> {
+    let mut all = Vec::new();
+    for (pattern, from) in &plan.wanted {
+        all.push(subscribe(client, pattern, *from, plan.follow, out).await?);
+    }
+    Ok(all)
 }
 
 async fn subscribe(

@@ -183,10 +183,7 @@ impl Disk {
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
-        self.names
-            .values()
-            .map(|id| self.read(*id).len() as u64)
-            .sum()
+        self.names.values().map(|id| self.read(*id).len() as u64).sum()
     }
 
     /// The power goes: what is seen from now on is what the platter holds.

@@ -13,8 +13,7 @@ fn content_after_power_loss(seed: u64) -> Vec<u8> {
     let file = fs.create(&path).expect("create");
     file.write_all_at(&[&[1; 4 * PAGE]], 0).expect("write");
     file.sync().expect("sync");
-    file.write_all_at(&[&[2; 2 * PAGE], &[3; 2 * PAGE]], 0)
-        .expect("write");
+    file.write_all_at(&[&[2; 2 * PAGE], &[3; 2 * PAGE]], 0).expect("write");
     fs.crash(CrashKind::Power);
     fs.dump(&path).expect("synced, so it has a name")
 }
@@ -24,16 +23,10 @@ fn power_loss_tears_what_was_not_synced_and_the_seed_decides_how() {
     let runs: BTreeSet<Vec<u8>> = (0..40).map(content_after_power_loss).collect();
     assert!(runs.len() > 10, "{} different ends", runs.len());
     let torn = |run: &Vec<u8>| run[0] == 1 && run[4 * PAGE - 1] == 3;
-    assert!(
-        runs.iter().any(torn),
-        "a later page can survive an earlier one"
-    );
+    assert!(runs.iter().any(torn), "a later page can survive an earlier one");
     assert!(runs.contains([1; 4 * PAGE].as_slice()), "all can be lost");
     for seed in 0..10 {
-        assert_eq!(
-            content_after_power_loss(seed),
-            content_after_power_loss(seed)
-        );
+        assert_eq!(content_after_power_loss(seed), content_after_power_loss(seed));
     }
 }
 
@@ -47,8 +40,7 @@ fn a_killed_process_loses_nothing_until_the_power_goes_too() {
         file.write_all_at(&[b"abc"], 0).expect("write");
         fs.crash(CrashKind::Process);
         assert_eq!(fs.dump(&path).expect("there"), b"abc");
-        file.read_at(&mut [0], 0)
-            .expect_err("a handle dies with its process");
+        file.read_at(&mut [0], 0).expect_err("a handle dies with its process");
         fs.crash(CrashKind::Power);
         ends.insert(fs.dump(&path).expect("there"));
     }
@@ -118,12 +110,9 @@ fn a_crash_within_a_write_ends_everything() {
     file.write_all_at(&[&[2]], 1).expect_err("second");
     fs.list(Path::new("/d")).expect_err("down");
     fs.crash(CrashKind::Process);
-    let held = fs
-        .lock(&path.with_file_name("LOCK"))
-        .expect("free after a crash");
+    let held = fs.lock(&path.with_file_name("LOCK")).expect("free after a crash");
     drop(lock);
-    fs.lock(&path.with_file_name("LOCK"))
-        .expect_err("an old lock frees nothing");
+    fs.lock(&path.with_file_name("LOCK")).expect_err("an old lock frees nothing");
     drop(held);
     assert_eq!(fs.dump(&path).expect("there")[0], 1);
 }

@@ -86,10 +86,7 @@ impl FileLog {
     pub fn cut(&self, at: Lsn) -> Result<Cut, LogError> {
         let _lock = self.lock()?;
         let scan = scan(self.files(false)?, self.epoch)?;
-        let floor = Floor {
-            first_needed: at,
-            term: 0,
-        };
+        let floor = Floor { first_needed: at, term: 0 };
         let analysis = Analysis::of(&scan, floor, self.epoch);
         match analysis.refused {
             Some(LogError::Damaged { .. }) | None => {}

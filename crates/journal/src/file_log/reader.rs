@@ -35,12 +35,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(scan: &Scan, analysis: &Analysis, kept: Arc<AtomicU64>) -> Self {
-        Self {
-            files: scan.files.clone(),
-            live: analysis.live.clone(),
-            begin: analysis.first,
-            kept,
-        }
+        Self { files: scan.files.clone(), live: analysis.live.clone(), begin: analysis.first, kept }
     }
 
     fn check_kept(&self, lsn: Lsn) -> Result<(), LogError> {
@@ -94,7 +89,6 @@ fn read_payload(file: &LogFile, found: &Found) -> io::Result<Bytes> {
     let mut memory = vec![0; len + page];
     let to_page = memory.as_ptr().align_offset(page) % page;
     let start = (to_page + HEADER_BYTES) % page;
-    file.file
-        .read_exact_at(&mut memory[start..start + len], offset)?;
+    file.file.read_exact_at(&mut memory[start..start + len], offset)?;
     Ok(Bytes::from(memory).slice(start..start + len))
 }

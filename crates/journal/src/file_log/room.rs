@@ -39,10 +39,7 @@ static ZEROS: Zeros = Zeros([0; 64 * 1024]);
 
 /// At most a block of zeros.
 pub(super) fn zeros(bytes: u64) -> &'static [u8] {
-    debug_assert!(
-        bytes <= BLOCK_BYTES,
-        "a frame is padded by less than a block"
-    );
+    debug_assert!(bytes <= BLOCK_BYTES, "a frame is padded by less than a block");
     &ZEROS.0[..bytes as usize]
 }
 
@@ -174,11 +171,7 @@ impl Room {
             file.sync()?;
             offset = end;
         }
-        let made = LogFile {
-            number,
-            bytes,
-            file,
-        };
+        let made = LogFile { number, bytes, file };
         self.fs.rename(temp, &self.dir.join(made.name()))?;
         // Before any frame in it can be reported as flushed.
         self.fs.sync_dir(&self.dir)?;

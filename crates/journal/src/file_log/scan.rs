@@ -74,11 +74,7 @@ pub(super) struct Scan {
 
 /// Reads all files.
 pub(super) fn scan(files: Vec<Arc<LogFile>>, epoch: u64) -> Result<Scan, LogError> {
-    let mut scan = Scan {
-        files: Vec::new(),
-        found: Vec::new(),
-        strays: Vec::new(),
-    };
+    let mut scan = Scan { files: Vec::new(), found: Vec::new(), strays: Vec::new() };
     let mut memory = vec![0; WINDOW_BYTES + BLOCK_BYTES as usize];
     for (index, file) in files.iter().enumerate() {
         let mut window = Window::new(file, &mut memory);
@@ -105,13 +101,7 @@ fn scan_file(window: &mut Window<'_>, file: usize, epoch: u64, scan: &mut Scan) 
             }
             Parsed::Header(header, crc) => {
                 let whole = window.payload_is_right(offset, &header)?;
-                let found = Found {
-                    file,
-                    offset,
-                    header,
-                    crc,
-                    whole,
-                };
+                let found = Found { file, offset, header, crc, whole };
                 scan.found.push(found);
                 if whole {
                     offset = found.end();
@@ -157,8 +147,7 @@ impl<'a> Window<'a> {
             let rest = usize::try_from(self.bytes - self.start).unwrap_or(usize::MAX);
             self.filled = 0;
             let want = rest.min(WINDOW_BYTES);
-            self.file
-                .read_exact_at(&mut self.memory[..want], self.start)?;
+            self.file.read_exact_at(&mut self.memory[..want], self.start)?;
             self.filled = want;
         }
         let skip = (offset - self.start) as usize;
@@ -231,9 +220,8 @@ impl Analysis {
             torn: None,
             refused: None,
         };
-        analysis.refused = scan
-            .refusal(analysis.place_of_next(), epoch)
-            .or_else(|| analysis.damage(scan));
+        analysis.refused =
+            scan.refusal(analysis.place_of_next(), epoch).or_else(|| analysis.damage(scan));
         if analysis.refused.is_none() {
             analysis.torn = analysis.torn_end(scan);
         }
@@ -264,11 +252,7 @@ impl Analysis {
             proof.header.lsn,
             scan.place(proof.file, proof.offset)
         );
-        Some(LogError::Damaged {
-            place,
-            lsn: self.next,
-            why,
-        })
+        Some(LogError::Damaged { place, lsn: self.next, why })
     }
 
     fn torn_end(&self, scan: &Scan) -> Option<Torn> {
@@ -287,11 +271,7 @@ impl Analysis {
             (None, Some(stray)) => scan.place(stray.file, stray.offset),
             (None, None) => return None,
         };
-        Some(Torn {
-            at: self.next,
-            bytes: bytes.max(BLOCK_BYTES),
-            place,
-        })
+        Some(Torn { at: self.next, bytes: bytes.max(BLOCK_BYTES), place })
     }
 }
 
@@ -322,16 +302,12 @@ impl Scan {
             let place = self.place(stray.file, stray.offset);
             match stray.kind {
                 StrayKind::Broken => None,
-                StrayKind::Version(found) => Some(LogError::Version {
-                    place,
-                    found,
-                    known: VERSION,
-                }),
-                StrayKind::OtherStore(found) => Some(LogError::OtherStore {
-                    place,
-                    found,
-                    known: epoch,
-                }),
+                StrayKind::Version(found) => {
+                    Some(LogError::Version { place, found, known: VERSION })
+                }
+                StrayKind::OtherStore(found) => {
+                    Some(LogError::OtherStore { place, found, known: epoch })
+                }
             }
         })
     }

@@ -20,10 +20,8 @@ const EPOCH: u64 = 0x5eed;
 const BLOCK: u64 = BLOCK_BYTES;
 
 /// Files of four blocks, so that tests know where each frame is.
-const FOUR_BLOCKS: FileLogOptions = FileLogOptions {
-    first_file_bytes: 4 * BLOCK,
-    file_bytes_max: 4 * BLOCK,
-};
+const FOUR_BLOCKS: FileLogOptions =
+    FileLogOptions { first_file_bytes: 4 * BLOCK, file_bytes_max: 4 * BLOCK };
 
 fn log(fs: &FaultyFs) -> FileLog {
     FileLog::new(Arc::new(fs.clone()), "/log".into(), EPOCH, FOUR_BLOCKS)
@@ -34,10 +32,7 @@ fn take_over(fs: &FaultyFs, first_needed: u64) -> Result<TakeOver, LogError> {
 }
 
 fn floor(first_needed: u64) -> Floor {
-    Floor {
-        first_needed: Lsn(first_needed),
-        term: 0,
-    }
+    Floor { first_needed: Lsn(first_needed), term: 0 }
 }
 
 fn path(number: u64) -> PathBuf {
@@ -141,16 +136,10 @@ fn lost_file_is_damage() {
     let fs = log_of("abcdefghij");
     fs.remove(&path(2)).expect("remove");
     let refused = take_over(&fs, 1).expect_err("damaged");
-    assert!(
-        matches!(refused, LogError::Damaged { lsn: Lsn(5), .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused, LogError::Damaged { lsn: Lsn(5), .. }), "{refused}");
     fs.remove(&path(1)).expect("remove");
     let refused = take_over(&fs, 1).expect_err("damaged");
-    assert!(
-        matches!(refused, LogError::Damaged { lsn: Lsn(1), .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused, LogError::Damaged { lsn: Lsn(1), .. }), "{refused}");
 }
 
 #[test]
@@ -158,10 +147,7 @@ fn doctor_cuts_at_the_damage_and_tells_what_was_lost() {
     let fs = log_of("abcdef");
     fs.flip_bit(&path(1), BLOCK + 70, 3);
     let examined = log(&fs).examine(floor(1)).expect("examine");
-    assert!(matches!(
-        examined.refused,
-        Some(LogError::Damaged { lsn: Lsn(2), .. })
-    ));
+    assert!(matches!(examined.refused, Some(LogError::Damaged { lsn: Lsn(2), .. })));
     assert_eq!(examined.files[0].live, 1);
     let cut = log(&fs).cut(Lsn(2)).expect("cut");
     assert_eq!((cut.frames, cut.bytes, cut.last), (5, 5 * BLOCK, Lsn(6)));
@@ -272,10 +258,7 @@ fn second_process_is_locked_out_until_the_first_ends() {
     let taken = take_over(&fs, 1).expect("first");
     let preparer = taken.writer.preparer();
     let refused = take_over(&fs, 1).expect_err("second");
-    assert!(
-        matches!(&refused, LogError::Locked { path } if path.ends_with("LOCK")),
-        "{refused}"
-    );
+    assert!(matches!(&refused, LogError::Locked { path } if path.ends_with("LOCK")), "{refused}");
     assert!(refused.to_string().contains("/log/LOCK"), "{refused}");
     drop(taken);
     take_over(&fs, 1).expect("a preparer alone holds nothing");
@@ -293,12 +276,7 @@ fn full_disk_and_then_room_again_loses_nothing() {
         let prepare = taken.writer.preparer().expect("preparer").prepare();
         assert_eq!(prepare.expect_err("full").kind(), ErrorKind::StorageFull);
     }
-    assert_eq!(
-        fs.files().len(),
-        2,
-        "nothing half made is left: {:?}",
-        fs.files()
-    );
+    assert_eq!(fs.files().len(), 2, "nothing half made is left: {:?}", fs.files());
     fs.set_capacity(None);
     append(&mut *taken.writer, "e");
     taken.writer.flush().expect("flush");
@@ -338,10 +316,7 @@ fn failed_write_leaves_the_fate_open_and_the_writer_dead() {
         append(&mut *taken.writer, "a");
         fs.fail_write(1, ErrorKind::Other, Times::Once);
         let unknown = taken.writer.append(Lsn(2), &frame("b", 2));
-        assert!(
-            matches!(unknown, Err(AppendError::Unknown(_))),
-            "{unknown:?}"
-        );
+        assert!(matches!(unknown, Err(AppendError::Unknown(_))), "{unknown:?}");
         let later = taken.writer.append(Lsn(2), &frame("b", 2));
         assert!(matches!(later, Err(AppendError::Unknown(_))), "{later:?}");
         drop(taken);
@@ -418,17 +393,7 @@ fn other_version_is_refused_wherever_a_frame_can_be() {
         }
         fs.overwrite(&path(file), block * BLOCK, &with_version(head, 2));
         let refused = take_over(&fs, 1).expect_err("newer");
-        assert!(
-            matches!(
-                refused,
-                LogError::Version {
-                    found: 2,
-                    known: 1,
-                    ..
-                }
-            ),
-            "{refused}"
-        );
+        assert!(matches!(refused, LogError::Version { found: 2, known: 1, .. }), "{refused}");
     }
 }
 
@@ -438,14 +403,7 @@ fn log_of_another_store_is_refused() {
     let other = FileLog::new(Arc::new(fs.clone()), "/log".into(), 0xbad, FOUR_BLOCKS);
     let refused = other.take_over(floor(1)).expect_err("another store");
     assert!(
-        matches!(
-            refused,
-            LogError::OtherStore {
-                found: EPOCH,
-                known: 0xbad,
-                ..
-            }
-        ),
+        matches!(refused, LogError::OtherStore { found: EPOCH, known: 0xbad, .. }),
         "{refused}"
     );
     let refused = other.cut(Lsn(1)).expect_err("another store");
@@ -476,26 +434,16 @@ fn message_that_looks_like_a_frame_of_another_store_is_just_bytes() {
 
 #[test]
 fn files_double_up_to_the_maximum_and_a_large_frame_gets_one_that_fits() {
-    let options = FileLogOptions {
-        first_file_bytes: 2 * BLOCK,
-        file_bytes_max: 16 * BLOCK,
-    };
+    let options = FileLogOptions { first_file_bytes: 2 * BLOCK, file_bytes_max: 16 * BLOCK };
     let fs = FaultyFs::new(1);
     let log = FileLog::new(Arc::new(fs.clone()), "/log".into(), EPOCH, options);
     let mut taken = log.take_over(floor(1)).expect("new log");
     taken.writer.append(Lsn(1), &frame("a", 1)).expect("append");
-    taken
-        .writer
-        .append(Lsn(2), &frame("b", 15))
-        .expect("append");
+    taken.writer.append(Lsn(2), &frame("b", 15)).expect("append");
     for n in 3..=30 {
         taken.writer.append(Lsn(n), &frame("c", 1)).expect("append");
     }
-    let blocks = fs
-        .files()
-        .iter()
-        .map(|(_, bytes)| bytes / BLOCK)
-        .collect::<Vec<_>>();
+    let blocks = fs.files().iter().map(|(_, bytes)| bytes / BLOCK).collect::<Vec<_>>();
     assert_eq!(blocks, [2, 15, 8, 16, 16, 0], "by number, and the lock");
 }
 

@@ -92,10 +92,7 @@ impl Writer {
         if let Some(unused) = self.used.pop_back_if(|used| used.last == Lsn::NONE) {
             self.room.give_back(unused.file);
         }
-        self.used.push_back(Used {
-            file: Arc::clone(&file),
-            last: Lsn::NONE,
-        });
+        self.used.push_back(Used { file: Arc::clone(&file), last: Lsn::NONE });
         self.offset = 0;
         Ok(file)
     }
@@ -195,9 +192,7 @@ impl LogWriter for Writer {
     }
 
     fn preparer(&self) -> Option<Arc<dyn Prepare>> {
-        Some(Arc::new(Preparer {
-            room: Arc::downgrade(&self.room),
-        }))
+        Some(Arc::new(Preparer { room: Arc::downgrade(&self.room) }))
     }
 }
 

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::{
-    Batch, Checksum, Entry, EntryError, Epoch, GapReason, Pattern, Position, Seq, Timestamp,
+    Batch, Checksum, Entry, EntryError, Epoch, GapReason, Pattern, Position, Seq, Timestamp, Token,
     TopicName,
 };
 
@@ -20,29 +20,18 @@ use crate::wire::{NUMBER_MAX, Reader, ensure, exists};
 /// Bytes of [`Messages`] before the first batch.
 pub const MESSAGES_HEAD_BYTES: usize = 32;
 
-/// A place in the journal of one store: everything up to and with this position was seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Token {
-    /// The store it belongs to.
-    pub epoch: Epoch,
-    /// The last position that was seen.
-    pub position: Position,
+fn take_token(payload: &mut Reader) -> Result<Token, VerbError> {
+    let epoch = Epoch(payload.u64("token")?);
+    Ok(Token { epoch, position: payload.position("token")? })
 }
 
-impl Token {
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        let epoch = Epoch(payload.u64("token")?);
-        Ok(Self { epoch, position: payload.position("token")? })
-    }
+fn put_token(token: &Token, out: &mut BytesMut) {
+    out.put_u64_le(token.epoch.0);
+    out.put_u64_le(token.position.0);
+}
 
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.epoch.0);
-        out.put_u64_le(self.position.0);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        exists(self.position.0, "token")
-    }
+fn check_token(token: &Token) -> Result<(), VerbError> {
+    exists(token.position.0, "token")
 }
 
 /// Where a subscription begins.
@@ -67,7 +56,7 @@ impl StartFrom {
         Ok(match payload.u8("from")? {
             1 => Self::Beginning,
             2 => Self::Seq(payload.seq("from")?),
-            3 => Self::Token(Token::take(payload)?),
+            3 => Self::Token(take_token(payload)?),
             4 => Self::Time(Timestamp(payload.u64("from")?)),
             5 => Self::Now,
             6 => Self::LastPerKey,
@@ -84,7 +73,7 @@ impl StartFrom {
             }
             Self::Token(token) => {
                 out.put_u8(3);
-                token.put(out);
+                put_token(token, out);
             }
             Self::Time(time) => {
                 out.put_u8(4);
@@ -98,7 +87,7 @@ impl StartFrom {
     fn check(&self) -> Result<(), VerbError> {
         match self {
             Self::Seq(seq) => exists(seq.0, "from"),
-            Self::Token(token) => token.check(),
+            Self::Token(token) => check_token(token),
             _ => Ok(()),
         }
     }
@@ -173,16 +162,16 @@ macro_rules! with_token {
             fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
                 no_subject(subject)?;
                 let subscription = payload.u64("subscription")?;
-                Ok(Self { subscription, token: Token::take(payload)? })
+                Ok(Self { subscription, token: take_token(payload)? })
             }
 
             fn put(&self, out: &mut BytesMut) {
                 out.put_u64_le(self.subscription);
-                self.token.put(out);
+                put_token(&self.token, out);
             }
 
             fn check(&self) -> Result<(), VerbError> {
-                self.token.check()
+                check_token(&self.token)
             }
         })+
     };
@@ -428,7 +417,7 @@ impl Fields for GapNotice {
         let topic = if subject.is_empty() { None } else { Some(TopicName::parse(subject)?) };
         let subscription = payload.u64("subscription")?;
         let reason = GapCode(payload.u8("reason")?);
-        let token = Token::take(payload)?;
+        let token = take_token(payload)?;
         let flags = payload.u8("flags")?;
         ensure(flags & !7 == 0, "flags")?;
         let from = if flags & 1 != 0 { Some(payload.seq("from")?) } else { None };
@@ -443,7 +432,7 @@ impl Fields for GapNotice {
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.subscription);
         out.put_u8(self.reason.0);
-        self.token.put(out);
+        put_token(&self.token, out);
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let flags = flag(self.from.is_some(), 1) | flag(self.to.is_some(), 2);
         out.put_u8(flags | flag(self.positions.is_some(), 4));
@@ -468,7 +457,7 @@ impl Fields for GapNotice {
             exists(last.0, "positions")?;
         }
         ensure(self.reason.0 != 0, "reason")?;
-        self.token.check()
+        check_token(&self.token)
     }
 }
 
@@ -515,18 +504,18 @@ impl Fields for Ended {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
         let subscription = payload.u64("subscription")?;
-        let token = Token::take(payload)?;
+        let token = take_token(payload)?;
         Ok(Self { subscription, token, error: ErrorAnswer::take_fields(payload)? })
     }
 
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.subscription);
-        self.token.put(out);
+        put_token(&self.token, out);
         self.error.put_fields(out);
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        self.token.check()?;
+        check_token(&self.token)?;
         self.error.check_fields()
     }
 }

@@ -71,44 +71,27 @@ impl Life {
     }
 
     fn log(&self) -> FileLog {
-        let options = FileLogOptions {
-            first_file_bytes: 4 * BLOCK,
-            file_bytes_max: 16 * BLOCK,
-        };
+        let options = FileLogOptions { first_file_bytes: 4 * BLOCK, file_bytes_max: 16 * BLOCK };
         FileLog::new(Arc::new(self.fs.clone()), "/log".into(), EPOCH, options)
     }
 
     /// Opens, checks what is there against what is owed, and takes it as the truth.
     fn open(&mut self, promised: usize) {
         drop(self.taken.take());
-        let mut taken = self
-            .log()
-            .take_over(floor(self.floor))
-            .expect("nothing is damaged");
+        let mut taken = self.log().take_over(floor(self.floor)).expect("nothing is damaged");
         self.frames.extend(self.maybe.take());
         let mut next = self.floor;
         let done = taken.reader.replay(Lsn(self.floor), &mut |lsn, frame| {
             assert_eq!(lsn, Lsn(next), "a hole");
             let owed = self.frames.get(next as usize - 1);
-            assert!(
-                owed == Some(&frame),
-                "frame {lsn} is not the one that was appended"
-            );
+            assert!(owed == Some(&frame), "frame {lsn} is not the one that was appended");
             next += 1;
             Ok(())
         });
         done.expect("replay");
         assert_eq!(taken.next, Lsn(next));
-        assert!(
-            next > promised as u64,
-            "{promised} were promised, the next is {next}"
-        );
-        assert!(
-            taken.term > self.term,
-            "term {} after {}",
-            taken.term,
-            self.term
-        );
+        assert!(next > promised as u64, "{promised} were promised, the next is {next}");
+        assert!(taken.term > self.term, "term {} after {}", taken.term, self.term);
         self.frames.truncate(next as usize - 1);
         self.flushed = self.frames.len();
         self.taken = Some(taken);

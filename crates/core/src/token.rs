@@ -1,14 +1,22 @@
 //! Cursor tokens: one position that resumes a subscription, whatever it follows.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
 
-use gapless_core::{Epoch, Position};
+use crate::id::{Epoch, Position};
 
-use crate::error::TokenError;
-
-/// A place in the journal of one store, as `epoch:position`. Everything up to and with this
-/// position was seen.
+/// A place in the journal of one store: everything up to and with this position was seen. Its
+/// text is `epoch:position`, the same on every door.
+///
+/// ```
+/// use gapless_core::Token;
+///
+/// let token: Token = "00000000000000ab:42".parse()?;
+/// assert_eq!(token.position.0, 42);
+/// assert_eq!(token.to_string(), "00000000000000ab:42");
+/// # Ok::<(), gapless_core::TokenError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     /// The store it belongs to.
@@ -17,11 +25,16 @@ pub struct Token {
     pub position: Position,
 }
 
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.epoch, self.position)
-    }
+/// Why a text is no token. Nothing was done with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no token: write 16 hexadecimal digits, a colon and a number")]
+pub struct TokenError {
+    /// What was written; the beginning of it if it is long.
+    pub text: String,
 }
+
+/// How much of a wrong text an error shows, in characters.
+const SHOWN_MAX: usize = 64;
 
 impl FromStr for Token {
     type Err = TokenError;
@@ -30,19 +43,27 @@ impl FromStr for Token {
         let parse = || {
             let (epoch, position) = text.split_once(':')?;
             let digits = epoch.len() == 16 && epoch.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let plain = !position.is_empty() && position.bytes().all(|b| b.is_ascii_digit());
+            let plain = position.bytes().all(|byte| byte.is_ascii_digit());
             if !digits || !plain {
                 return None;
             }
             let epoch = Epoch(u64::from_str_radix(epoch, 16).ok()?);
             Some(Self { epoch, position: Position(position.parse().ok()?) })
         };
-        parse().ok_or_else(|| TokenError { text: text.chars().take(64).collect() })
+        parse().ok_or_else(|| TokenError { text: text.chars().take(SHOWN_MAX).collect() })
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.epoch, self.position)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     #[test]
