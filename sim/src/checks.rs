@@ -51,10 +51,10 @@ impl World {
         if first > floor {
             // What is compacted away may go with what is let go before it.
             let now = self.time();
-            let mut due = (floor + 1..=first).rev().skip_while(|below| {
-                !self.is_due_to_go(topic, *below, now) && topic.may_be_absent(below - 1, now)
+            let goes = (floor + 1..=first).rev().find(|below| {
+                self.is_due_to_go(topic, *below, now) || !topic.may_be_absent(below - 1, now)
             });
-            ensure(due.next().is_some_and(|below| self.is_due_to_go(topic, below, now)), || {
+            ensure(goes.is_none_or(|below| self.is_due_to_go(topic, below, now)), || {
                 format!("the floor of {name} rose from {floor} to {first} for no reason")
             })?;
         }

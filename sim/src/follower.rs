@@ -13,7 +13,7 @@ use gapless_broker::{Delivered, Delivery, FollowError, GapNotice, Messages, Subs
 use gapless_core::{GapReason, Pattern, Timestamp, TopicName};
 use gapless_journal::ReadError;
 
-use crate::model::{TopicKey, TopicModel};
+use crate::model::TopicKey;
 use crate::world::{Checked, Flag, World, broken, ensure};
 
 /// The first seq of each topic that may be read.
@@ -196,20 +196,6 @@ impl World {
         fits.or(keys.first()).copied()
     }
 
-    /// The topic that has come as far as this seq, by a follower of which it was not yet.
-    fn topic_up_to(&self, follower: &Follower, name: &TopicName, to: u64) -> Option<TopicKey> {
-        let named = self.now.topics.iter().filter(|(_, topic)| topic.name == *name);
-        let fits = |(key, topic): &(&TopicKey, &TopicModel)| {
-            topic.at(to).is_some() && (topic.deleted || self.now.names.get(name) == Some(*key))
-        };
-        let living = |(key, topic): &(&TopicKey, &TopicModel)| {
-            // One that was deleted while it was being read comes before its successor.
-            let begun = follower.place.next.contains_key(key) && follower.place.next(**key) <= to;
-            (topic.deleted && begun, !topic.deleted, **key)
-        };
-        named.filter(fits).max_by_key(living).map(|(key, _)| *key)
-    }
-
     fn check_messages(
         &mut self,
         follower: &mut Follower,
@@ -379,7 +365,7 @@ impl World {
         let from = gap.from.map(|seq| seq.0);
         let key = match from {
             Some(from) => self.topic_of(follower, name, from, None),
-            None => self.topic_up_to(follower, name, to.0),
+            None => self.topic_with_gap(follower, name, gap),
         };
         let Some(key) = key else { return wrong("unknown topic") };
         let next = follower.place.next(key);
@@ -392,28 +378,50 @@ impl World {
         if !begins_well {
             return wrong(&format!("it stands at {next}"));
         }
-        let topic = &self.now.topics[&key];
-        let (floor, now) = (self.floor(key), self.time());
-        for seq in from.unwrap_or(next)..=to.0 {
-            let aged = topic.settings.retention.age.zip(topic.at(seq));
-            let aged = aged.is_some_and(|(age, each)| each.time.after(age) <= now);
-            let gone = seq < floor || topic.deleted || aged;
-            let before = matches!(follower.begin, Begin::Time(time)
-                if topic.at(seq).is_some_and(|each| each.time < time));
-            let true_gap = match gap.reason {
-                GapReason::Compaction => gone || before || topic.may_be_absent(seq, now),
-                GapReason::Purge => gone && topic.purged > 1,
-                GapReason::Retention => gone && topic.retained,
-                _ => false,
-            };
-            if !true_gap {
-                return wrong(&format!("{seq} is there; the floor is {floor}"));
-            }
+        if let Some(there) = self.not_gone(follower, key, gap) {
+            return wrong(&format!("{there} is there; the floor is {}", self.floor(key)));
         }
         follower.place.next.insert(key, next.max(to.0 + 1));
         if to.0 + 1 >= next {
             follower.begin = Begin::Exact;
         }
         Ok(())
+    }
+
+    /// The topic of this name for which a notice without a beginning is true: usually the
+    /// one that is there; one that was deleted may still be on its way.
+    fn topic_with_gap(
+        &self,
+        follower: &Follower,
+        name: &TopicName,
+        gap: &GapNotice,
+    ) -> Option<TopicKey> {
+        if follower.topic.is_some() {
+            return follower.topic;
+        }
+        let named = self.now.topics.iter().rev().filter(|(_, topic)| topic.name == *name);
+        let mut keys: Vec<TopicKey> = named.map(|(key, _)| *key).collect();
+        keys.sort_by_key(|key| self.now.topics[key].deleted);
+        let is_true = |key: &&TopicKey| self.not_gone(follower, **key, gap).is_none();
+        keys.iter().find(is_true).or(keys.first()).copied()
+    }
+
+    /// A seq that a notice says is gone, and is not.
+    fn not_gone(&self, follower: &Follower, key: TopicKey, gap: &GapNotice) -> Option<u64> {
+        let (topic, floor, now) = (&self.now.topics[&key], self.floor(key), self.time());
+        let from = gap.from.map_or(follower.place.next(key), |seq| seq.0);
+        (from..=gap.to?.0).find(|seq| {
+            let Some(message) = topic.at(*seq) else { return true };
+            let age = topic.settings.retention.age;
+            let aged = age.is_some_and(|age| message.time.after(age) <= now);
+            let gone = *seq < floor || topic.deleted || aged;
+            let before = matches!(follower.begin, Begin::Time(time) if message.time < time);
+            !match gap.reason {
+                GapReason::Compaction => gone || before || topic.may_be_absent(*seq, now),
+                GapReason::Purge => gone && topic.purged > 1,
+                GapReason::Retention => gone && topic.retained,
+                _ => false,
+            }
+        })
     }
 }

@@ -92,7 +92,7 @@ impl Driver {
         self.step(Input::Unsubscribe { id });
         let Some(mut follow) = self.follows.remove(&id) else { return };
         if let Some(last) = follow.last {
-            follow.from = StartFrom::Token(last.into());
+            follow.from = StartFrom::Token(last);
         }
         follow.server = None;
         self.parked.insert(id, follow);
@@ -108,7 +108,7 @@ impl Driver {
         follow.feed.set_window(window(own, &limits));
         let from = match from {
             Place::Start => follow.from,
-            Place::After(token) => StartFrom::Token(Token::from(token).into()),
+            Place::After(token) => StartFrom::Token(token),
         };
         let may = follow.feed.allowance();
         let credit_messages = u32::try_from(may.messages).unwrap_or(u32::MAX);

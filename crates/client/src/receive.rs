@@ -40,10 +40,10 @@ impl Driver {
                 self.event(response.subscription, event, None);
             }
             (Verb::RecoveryComplete(complete), _) => {
-                self.event(complete.subscription, Event::Live, Some(complete.token.into()));
+                self.event(complete.subscription, Event::Live, Some(complete.token));
             }
             (Verb::Gap(gap), _) => {
-                let (subscription, token) = (gap.subscription, gap.token.into());
+                let (subscription, token) = (gap.subscription, gap.token);
                 let gap = Gap {
                     topic: gap.topic,
                     from: gap.from,
@@ -162,10 +162,10 @@ impl Driver {
         } else {
             follow.feed.confirm();
             if follow.is_from_now() {
-                follow.last = Some(token.into());
+                follow.last = Some(token);
             }
         }
-        self.step(Input::Subscribed { id, token: Token::from(token).into() });
+        self.step(Input::Subscribed { id, token });
         self.grant(id);
     }
 
@@ -211,7 +211,7 @@ impl Driver {
         follow.last = token.or(follow.last);
         let too_many = follow.feed.push(item);
         if let Some(token) = token {
-            self.step(Input::Progress { id, token: token.into() });
+            self.step(Input::Progress { id, token });
         }
         if too_many {
             self.park(id);
@@ -225,7 +225,7 @@ impl Driver {
             return self.shuts_down();
         }
         if let Some(follow) = self.follows.remove(&id) {
-            let (trouble, token) = (ended.error.into(), ended.token.into());
+            let (trouble, token) = (ended.error.into(), ended.token);
             follow.feed.end(Err(SubscriptionError::Ended { trouble, token }));
         }
         self.step(Input::Ended { id });

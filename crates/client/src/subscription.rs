@@ -40,7 +40,7 @@ impl std::convert::From<From> for StartFrom {
         match from {
             From::Beginning => Self::Beginning,
             From::Seq(seq) => Self::Seq(seq),
-            From::Token(token) => Self::Token(token.into()),
+            From::Token(token) => Self::Token(token),
             From::Time(time) => Self::Time(time),
             From::Now => Self::Now,
             From::LastPerKey => Self::LastPerKey,

@@ -1,3 +1,5 @@
+//! Tests of the rules in `batcher.rs`.
+
 use alloc::collections::VecDeque;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of the rules in `credit.rs`.
+
 use alloc::string::ToString;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of the rules in `cursor.rs`.
+
 use alloc::vec;
 
 use proptest::prelude::*;

@@ -6,6 +6,7 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::id::Position;
 
 const EPOCH: Epoch = Epoch(7);
 const ADDRESSES: usize = 3;

@@ -1,3 +1,5 @@
+//! Tests of the rules in `local.rs`.
+
 use alloc::collections::BTreeSet;
 
 use core::time::Duration;
@@ -139,7 +141,8 @@ proptest! {
                     }
                 }
                 2 => {
-                    let ids: BTreeSet<u64> = follows.iter().filter(|(_, p)| hits(*p, n)).map(|(f, _)| *f).collect();
+                    let hit = follows.iter().filter(|(_, p)| hits(*p, n));
+                    let ids: BTreeSet<u64> = hit.map(|(f, _)| *f).collect();
                     let full = ids.iter().any(|id| waiting.get(id).is_some_and(|w| w.len() >= 3));
                     let ack = local.publish(NOW, &name(topics[n]), &Message::new("x"));
                     prop_assert_eq!(ack.accepted().is_some(), !ids.is_empty() && !full);
@@ -153,7 +156,8 @@ proptest! {
                     let queue = waiting.entry(id).or_default();
                     let expected = (!queue.is_empty()).then(|| queue.remove(0));
                     let got = local.poll(NOW, SubscriberId(id));
-                    let got = got.map(|d| (topics.iter().position(|t| *t == d.topic.as_str()).unwrap(), d.seq.0));
+                    let index = |name: &str| topics.iter().position(|t| *t == name).unwrap();
+                    let got = got.map(|d| (index(d.topic.as_str()), d.seq.0));
                     prop_assert_eq!(got, expected);
                 }
             }

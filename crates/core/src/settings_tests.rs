@@ -1,3 +1,5 @@
+//! Tests of the rules in `settings.rs`.
+
 use alloc::string::ToString;
 use alloc::vec;
 

@@ -1,3 +1,5 @@
+//! Tests of the rules in `subscriber.rs`.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the rules in `trie.rs`.
+
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;

@@ -152,6 +152,7 @@ fn questions() -> Vec<Verb> {
         cells: vec![CellWrite { name: "cell".into(), value: Some("v".into()) }],
     };
     let topic = || name("abused");
+    let nowhere = Token { epoch: gapless_core::Epoch(0), position: Position(0) };
     vec![
         Ping { echo: "echo".into() }.into(),
         TopicCreate { topic: topic(), settings: TopicSettings::default() }.into(),
@@ -170,7 +171,7 @@ fn questions() -> Vec<Verb> {
         CancelDelayed { id: Position(7) }.into(),
         Subscribe { credit_messages: 1, credit_bytes: 1, ..subscribe("abused", StartFrom::Now) }
             .into(),
-        subscribe("abused", StartFrom::Token(Token::default())).into(),
+        subscribe("abused", StartFrom::Token(nowhere)).into(),
         Unsubscribe { subscription: 1 }.into(),
         Get { topic: topic(), key: "k".into() }.into(),
         Read { topic: topic(), seq: Seq(1) }.into(),

@@ -415,7 +415,7 @@ async fn story(world: &Arc<World>, mut server: Server, data: &Path) {
     // What joined with `now` and saw nothing yet shall see something.
     let mut truth = Vec::new();
     let mut last = [0; 2];
-    for index in 0..2 {
+    for (index, last) in last.iter_mut().enumerate() {
         let ack = client.publish(&topic(index), Message::new(format!("the last of {index}"))).await;
         let seq = ack.expect("an ack").seq().expect("a seq").0;
         let mut acked = locked(&world.acked[index]).clone();
@@ -425,7 +425,7 @@ async fn story(world: &Arc<World>, mut server: Server, data: &Path) {
         assert_eq!(bodies.len(), acked.len(), "and every message has one seq");
         let first = client.describe_topic(&topic(index)).await.expect("a topic").first.0;
         truth.push((first, acked));
-        last[index] = seq;
+        *last = seq;
     }
     world.last.send_replace(Some(last));
     let (mut gaps, mut messages) = (0, 0);

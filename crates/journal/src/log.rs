@@ -243,7 +243,8 @@ pub enum LogError {
     },
     /// It holds frames of another store.
     #[error(
-        "{place} belongs to the store {found:016x}, not to {known:016x}; put each store's files into a folder of its own"
+        "{place} belongs to the store {found:016x}, not to {known:016x}; put each store's files \
+         into a folder of its own"
     )]
     OtherStore {
         /// Where, for people.

@@ -20,9 +20,11 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Credit of a subscription: as much as a server with the defaults allows.
-const CREDIT_MESSAGES: u32 = 1_000_000;
-const CREDIT_BYTES: u64 = 64 * 1024 * 1024;
+/// Credit of a subscription: half of what a server with the defaults allows. A message that is
+/// larger than what is left takes only that, and who has a grant on its way cannot know it: so
+/// the server may count a little more than this side does, and must have room for it.
+const CREDIT_MESSAGES: u32 = 500_000;
+const CREDIT_BYTES: u64 = 32 * 1024 * 1024;
 
 /// A socket and what was read from it but not looked at.
 pub(super) struct Client {
@@ -102,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Follows a topic with all the credit there may be.
+    /// Follows a topic with ample credit.
     pub(super) fn follow(&mut self, topic: &TopicName, from: StartFrom) -> Result<Follower> {
         let subscribe = Subscribe {
             pattern: Pattern::literal(topic),
@@ -224,7 +226,6 @@ impl Follower {
             let came = delivered(seen, each).ok_or("messages that cannot be understood")?;
             self.seq = came.to;
             self.messages += came.messages;
-            // A message larger than what is left goes alone; what is left is then zero.
             self.credit_messages = self.credit_messages.saturating_sub(came.messages);
             self.credit_bytes = self.credit_bytes.saturating_sub(came.bytes);
             return Ok(());

@@ -1,7 +1,7 @@
 //! Frames made beforehand, and a walk over the heads of those that come.
 
 use bytes::BytesMut;
-use gapless_core::{PublishOptions, RecordsBuilder, TopicName};
+use gapless_core::{Message, PublishOptions, RecordsBuilder, TopicName};
 use gapless_protocol::{FRAME_HEAD_BYTES, FrameLimit, Ids, Kind, Publish, Verb};
 
 use crate::benches::store::{Result, message};
@@ -85,7 +85,7 @@ impl Publishes {
         let mut out = BytesMut::new();
         for number in 1..=count as u128 {
             let body = message(message_bytes);
-            publish(topic, vec![body; batch], number, &mut out)?;
+            publish(topic, &vec![body; batch], number, &mut out)?;
         }
         Ok(Self { frame_bytes: out.len() / count, bytes: out.to_vec(), count, next: 0 })
     }
@@ -106,13 +106,13 @@ impl Publishes {
 /// A publish of one body.
 pub(super) fn publish_one(topic: &TopicName, body: Vec<u8>) -> Result<BytesMut> {
     let mut out = BytesMut::new();
-    publish(topic, vec![gapless_core::Message::new(body)], 1, &mut out)?;
+    publish(topic, &[Message::new(body)], 1, &mut out)?;
     Ok(out)
 }
 
 fn publish(
     topic: &TopicName,
-    messages: Vec<gapless_core::Message>,
+    messages: &[Message],
     number: u128,
     out: &mut BytesMut,
 ) -> Result<()> {

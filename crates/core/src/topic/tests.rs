@@ -1,3 +1,5 @@
+//! Tests of the rules in `topic.rs`.
+
 use alloc::collections::BTreeMap;
 use alloc::vec;
 

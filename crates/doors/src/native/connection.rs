@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use gapless_broker::{Atomic, Broker, Publishing, Subscription, Token};
+use gapless_broker::{Atomic, Broker, Publishing, Subscription};
 use gapless_core::{PublishAck, RejectReason};
 use gapless_protocol::{
     Bye, CellValue, Commit, Decoder, Drain, DrainReason, Ended, ErrorCode, Features, Frame,
@@ -599,9 +599,7 @@ impl Connection {
         let from = match asked.from {
             StartFrom::Beginning => gapless_broker::From::Beginning,
             StartFrom::Seq(seq) => gapless_broker::From::Seq(seq),
-            StartFrom::Token(token) => {
-                gapless_broker::From::Token(Token { epoch: token.epoch, position: token.position })
-            }
+            StartFrom::Token(token) => gapless_broker::From::Token(token),
             StartFrom::Time(time) => gapless_broker::From::Time(time),
             StartFrom::Now => gapless_broker::From::Now,
             StartFrom::LastPerKey => gapless_broker::From::LastPerKey,

@@ -1,3 +1,5 @@
+//! Tests of the disk that fails on demand.
+
 use super::*;
 
 const PAGE: usize = 4096;
