@@ -92,12 +92,22 @@ impl Inner {
         cell: &Cell,
         position: Position,
     ) -> Result<(Start, Option<Delivery>), ReadError> {
-        let view = cell.lock().view();
-        let floor_position = cell.lock().floor_position;
+        let (view, floor, floor_position) = {
+            let state = cell.lock();
+            (state.view(), state.machine.first(), state.floor_position)
+        };
+        let told = |to: Seq, reason: GapReason| {
+            // Some may have been seen while they were there; nobody knows which.
+            Some(Delivery::Gap(GapNotice {
+                topic: Some(cell.name.clone()),
+                from: None,
+                to: Some(to),
+                positions: None,
+                reason,
+            }))
+        };
         if floor_position > position {
-            // Some that were not seen are gone; how many is not known any more, so the gap
-            // is told from the oldest that could be meant.
-            return Ok((Start::Seq(Seq(1).max(self.first_unseen(cell, position))), None));
+            return Ok((Start::Seq(floor), told(floor.prev(), view.floor_reason)));
         }
         let next = self.seq_after(cell, position)?.unwrap_or(view.next);
         let hole = self.batch_at(cell, next)?;
@@ -105,24 +115,7 @@ impl Inner {
         else {
             return Ok((Start::Seq(next), None));
         };
-        // Some of a hole may have been seen while they were there; nobody knows which.
-        let notice = GapNotice {
-            topic: Some(cell.name.clone()),
-            from: None,
-            to: Some(hole.last()),
-            positions: None,
-            reason: GapReason::Compaction,
-        };
-        Ok((Start::Seq(hole.last().next()), Some(Delivery::Gap(notice))))
-    }
-
-    /// The first seq that a reader at `position` has not seen, as far as can be told when
-    /// it is gone.
-    fn first_unseen(&self, cell: &Cell, position: Position) -> Seq {
-        // Positions rise at least as fast as seqs, so this many at most lie between.
-        let state = cell.lock();
-        let between = state.floor_position.0.saturating_sub(position.0);
-        Seq(state.machine.first().0.saturating_sub(between))
+        Ok((Start::Seq(hole.last().next()), told(hole.last(), GapReason::Compaction)))
     }
 
     fn follow_pattern(
