@@ -120,18 +120,11 @@ impl World {
     fn excuse(&self, error: &TopicError) -> Checked {
         let right = match error {
             TopicError::System_(PubSubError::StorageFull) => self.may_block(),
-            TopicError::System_(_) => self.in_trouble() || self.is_busy(),
+            TopicError::System_(_) => self.may_refuse(),
             TopicError::Read(_) => self.is_down(),
             _ => false,
         };
         ensure(right, || format!("an operation failed, but all is well: {error}"))
-    }
-
-    fn is_busy(&self) -> bool {
-        let stats = self.broker().journal_stats();
-        let options = &self.plan.journal;
-        stats.waiting_bytes + 4096 > options.waiting_bytes_max as u64
-            || stats.tail_bytes > options.unsealed_bytes_max
     }
 
     /// Begins to follow something.
@@ -235,7 +228,10 @@ impl World {
         if self.followers.len() >= FOLLOWERS_MAX {
             return self.leave();
         }
-        let Some(saved) = self.random.pick_any(&self.saved).cloned() else { return Ok(()) };
+        let Some(mut saved) = self.random.pick_any(&self.saved).cloned() else { return Ok(()) };
+        // A token of another store is told so and begins at the beginning.
+        let is_foreign = self.random.chance(4);
+        saved.token.epoch.0 ^= u64::from(is_foreign);
         let mut pattern = saved.pattern.clone();
         let living: Vec<_> =
             self.now.names.keys().filter(|name| pattern.matches(name)).cloned().collect();
@@ -256,10 +252,14 @@ impl World {
             }
         };
         let mut follower = self.follower(pattern, subscription, saved.place.clone());
-        follower.begin = if follower.topic.is_some() { Begin::Token } else { Begin::Exact };
-        follower.last_position = saved.token.position.0;
-        follower.may_epoch = saved.crashes < self.crashes;
-        follower.owed_epoch = saved.lost;
+        if is_foreign {
+            follower.place = self.place_of(follower.topic, From::Beginning);
+        } else {
+            follower.begin = if follower.topic.is_some() { Begin::Token } else { Begin::Exact };
+            follower.last_position = saved.token.position.0;
+        }
+        follower.may_epoch = saved.crashes < self.crashes || is_foreign;
+        follower.owed_epoch = saved.lost || is_foreign;
         let (number, token) = (follower.number, saved.token);
         let pattern = follower.pattern.as_str().to_owned();
         self.note(format_args!("f{number} follows {pattern} from {token}"));

@@ -124,6 +124,9 @@ impl World {
 
     /// Opens the store, at first perhaps in vain. One that was closed must have everything.
     pub fn open(&mut self, mut end: End, was_closed: bool) -> Checked {
+        if self.random.chance(20) {
+            self.plan.resize(&mut self.random);
+        }
         for attempt in 0.. {
             let fault = attempt < 3 && self.random.chance(15);
             if fault {

@@ -216,22 +216,6 @@ impl World {
             Begin::Exact => from == next,
         };
         ensure(begins_well && from <= to, || format!("{}: {from}..{to} after {next}", story()))?;
-        if std::env::var("SIMDBG").is_ok() {
-            for d in messages.iter() {
-                println!(
-                    "    dbg {} {}@{} t{} {:?} key {:?}",
-                    name,
-                    d.seq,
-                    d.position,
-                    d.time,
-                    d.message
-                        .body
-                        .as_ref()
-                        .map(|b| String::from_utf8_lossy(&b[..b.len().min(10)]).into_owned()),
-                    d.message.key
-                );
-            }
-        }
         let mut delivered = messages.iter().peekable();
         let mut line = String::new();
         for seq in from..=to {

@@ -124,6 +124,7 @@ impl TopicModel {
 
     fn configure(&mut self, settings: TopicSettings, now: Timestamp) {
         self.settings = settings;
+        self.ids.forget(now);
         self.ids.window = settings.dedup;
         self.ids.forget(now);
         self.retained |= settings.retention != gapless_core::Retention::default();

@@ -103,22 +103,7 @@ impl Plan {
         };
         let weights =
             ACTIONS.iter().map(|(_, base, may_go)| weight(random, *base, *may_go)).collect();
-        let frame_bytes = *random.pick(&[1024, 4096, 8192]);
-        let journal = JournalOptions {
-            frame_bytes,
-            waiting_bytes_max: *random.pick(&[16 * 1024, 64 * 1024]),
-            seal_bytes: *random.pick(&[16 * 1024, 32 * 1024, 64 * 1024]),
-            tail_bytes: *random.pick(&[0, 4 * 1024, 16 * 1024]),
-            unsealed_bytes_max: *random.pick(&[64 * 1024, 256 * 1024]),
-            block_bytes: *random.pick(&[256, 1024, 2048]),
-            merged_bytes_max: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
-            dead_percent: *random.pick(&[10, 50, 90]),
-            ..JournalOptions::small()
-        };
-        let log = FileLogOptions {
-            first_file_bytes: *random.pick(&[16 * 1024, 32 * 1024]),
-            file_bytes_max: *random.pick(&[32 * 1024, 64 * 1024, 256 * 1024]),
-        };
+        let (journal, log) = sizes(random);
         let limits =
             Limits { step_bytes: *random.pick(&[1, 512, 4096, 64 * 1024]), ..Limits::default() };
         let names = ["a.one", "a.two", "a.b.three", "b.one", "b.two", "c", "c.x", "d.e.f"];
@@ -136,6 +121,11 @@ impl Plan {
             keyed: *random.pick(&[0, 30, 90]),
             weights,
         }
+    }
+
+    /// Somebody has changed the sizes before the next opening.
+    pub fn resize(&mut self, random: &mut Random) {
+        (self.journal, self.log) = sizes(random);
     }
 
     /// What is done next.
@@ -170,4 +160,24 @@ impl Plan {
             ..TopicSettings::default()
         }
     }
+}
+
+/// Sizes of the journal and its log; small, so that everything happens often.
+fn sizes(random: &mut Random) -> (JournalOptions, FileLogOptions) {
+    let journal = JournalOptions {
+        frame_bytes: *random.pick(&[1024, 4096, 8192]),
+        waiting_bytes_max: *random.pick(&[16 * 1024, 64 * 1024]),
+        seal_bytes: *random.pick(&[16 * 1024, 32 * 1024, 64 * 1024]),
+        tail_bytes: *random.pick(&[0, 4 * 1024, 16 * 1024]),
+        unsealed_bytes_max: *random.pick(&[64 * 1024, 256 * 1024]),
+        block_bytes: *random.pick(&[256, 1024, 2048]),
+        merged_bytes_max: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
+        dead_percent: *random.pick(&[10, 50, 90]),
+        ..JournalOptions::small()
+    };
+    let log = FileLogOptions {
+        first_file_bytes: *random.pick(&[16 * 1024, 32 * 1024]),
+        file_bytes_max: *random.pick(&[32 * 1024, 64 * 1024, 256 * 1024]),
+    };
+    (journal, log)
 }

@@ -348,7 +348,8 @@ impl World {
                     (RejectReason::QueueFull, _) => {
                         // Generous about the room a publish needs.
                         let options = &self.plan.journal;
-                        stats.waiting_bytes + 48 * 1024 > options.waiting_bytes_max as u64
+                        self.was_busy
+                            || stats.waiting_bytes + 48 * 1024 > options.waiting_bytes_max as u64
                             || stats.tail_bytes > options.unsealed_bytes_max
                     }
                     _ => false,
@@ -361,6 +362,8 @@ impl World {
                 let right = match &error {
                     PubSubError::StorageFull => stats.full || self.disk_limited,
                     PubSubError::Internal(_) => self.is_down(),
+                    // The topic of delayed messages may have to be made first.
+                    PubSubError::Unavailable if self.may_refuse() => true,
                     PubSubError::Unavailable | PubSubError::Stopped | PubSubError::Poisoned => {
                         self.is_failed()
                     }
@@ -466,13 +469,13 @@ impl World {
     }
 
     /// Whether the journal may refuse an append.
-    fn may_refuse(&self) -> bool {
+    pub fn may_refuse(&self) -> bool {
         let stats = self.broker().journal_stats();
         let options = &self.plan.journal;
         self.in_trouble()
             || stats.full
             || stats.waiting_bytes + 4096 > options.waiting_bytes_max as u64
-            || stats.tail_bytes > options.unsealed_bytes_max
+            || stats.tail_bytes + stats.waiting_bytes + 4096 > options.unsealed_bytes_max
     }
 
     /// The flusher and the keeper do their work; delayed messages that are due appear.
@@ -549,6 +552,7 @@ impl World {
             let by = self.random.ms(1, 3_000);
             self.hook.slow(by);
         }
+        self.was_busy = self.may_refuse();
         self.hook.publish_within(broker.clone(), plan);
         let done = what(&broker);
         self.note(format_args!("{name}: {done}"));
@@ -556,6 +560,7 @@ impl World {
         for (planned, publishing, time) in self.hook.take() {
             self.account(planned, publishing, time)?;
         }
+        self.was_busy = false;
         self.observe()?;
         self.poll_all_asked()
     }

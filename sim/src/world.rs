@@ -174,6 +174,8 @@ pub struct World {
     pub disk_limited: bool,
     /// Settings that were in force until just now: they may have let something go.
     pub settings_before: Option<TopicSettings>,
+    /// Whether the journal may have refused what was published within a sync.
+    pub was_busy: bool,
     /// Whether the last run tried to close.
     pub closing: bool,
     pub counts: Counts,
@@ -252,6 +254,7 @@ impl World {
             faulty: false,
             disk_limited: false,
             closing: true,
+            was_busy: false,
             settings_before: None,
             counts: Counts::default(),
         }

@@ -186,6 +186,9 @@ impl Topic {
                 self.settle(through, effects);
             }
             Input::Window(window) => {
+                // What was past its age stays forgotten, whether or not it still was there:
+                // else a state rebuilt from the journal would know less than the one that lived.
+                self.evict(now);
                 self.dedup_time_ms = whole_ms(window.time);
                 self.dedup_count = window.count;
                 self.evict(now);

@@ -218,15 +218,24 @@ fn bytes_of_credit_hold_too_and_a_message_above_them_goes_alone() {
     };
     let subscription = peer.follow(small);
     let mut ledger = Ledger::from(1);
-    for grant in 11..17 {
+    let mut left = 10;
+    for _ in 0..5 {
         let came = peer.all_there_is();
-        assert_eq!(counted(&came).0, 1, "one alone, and then the credit is used up");
+        let (count, bytes) = counted(&came);
+        assert_eq!(count, 1, "one alone, which takes more than was left");
         came.into_iter().for_each(|verb| ledger.take(verb));
-        peer.send(Credit { subscription, messages: 0, bytes: grant });
+        left -= bytes as i64;
+        assert!(left < 0);
+        // What it took too much is paid back first.
+        peer.send(Credit { subscription, messages: 0, bytes: (-left) as u64 });
+        assert_eq!(counted(&peer.all_there_is()).0, 0, "now there is exactly none");
+        peer.send(Credit { subscription, messages: 0, bytes: 1 });
+        left = 1;
     }
     let came = peer.all_there_is();
+    left -= counted(&came).1 as i64;
     came.into_iter().for_each(|verb| ledger.take(verb));
-    peer.send(Credit { subscription, messages: 0, bytes: 2500 });
+    peer.send(Credit { subscription, messages: 0, bytes: 2500 + (-left) as u64 });
     let came = peer.all_there_is();
     let (count, bytes) = counted(&came);
     assert!(count >= 2 && bytes <= 3600, "two fit, a third goes alone: {count} with {bytes}");

@@ -34,8 +34,13 @@ use crate::native::stream::Stream;
 
 /// Bytes read at once: enough for many small frames.
 const READ_BYTES: usize = 64 * 1024;
-/// Frames handled before others get their turn.
-const FRAMES_PER_TURN: usize = 1024;
+/// Frames handled before their answers are written.
+const FRAMES_AT_ONCE: usize = 256;
+/// Bytes written before other connections get their turn: a reader of history must not keep
+/// live ones waiting.
+const TURN_BYTES: usize = 256 * 1024;
+/// Rounds of reading and writing before other connections get their turn.
+const ROUNDS_PER_TURN: usize = 16;
 /// Questions that may wait for a blocking answer at the same time.
 const ASKED_MAX: usize = 64;
 /// How long the last words may take to get out when the time to finish is over.
@@ -216,15 +221,17 @@ impl Connection {
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), End> {
-        for _ in 0..FRAMES_PER_TURN {
-            let mut did = self.answer_publishes(context);
+        let mut quantum = TURN_BYTES;
+        while quantum > 0 {
+            let mut did = self.read(context)?;
+            did |= self.answer_publishes(context);
             did |= self.answer_asked(context);
             did |= self.deliver(context);
-            self.write(context)?;
+            let written = self.write(context)?;
+            quantum = quantum.saturating_sub(written.max(TURN_BYTES / ROUNDS_PER_TURN));
             if self.stage == Stage::Ending && self.owes_nothing() {
                 return Err(End::Done);
             }
-            did |= self.read(context)?;
             // Writing may have made room for those who wait for it.
             did |= !self.hungry.is_empty() && !self.output_is_full();
             if !did {
@@ -245,15 +252,17 @@ impl Connection {
         self.output.bytes() >= self.shared.options.output_bytes_max
     }
 
-    fn write(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+    /// Writes what waits, as far as the socket takes it; tells how much that was.
+    fn write(&mut self, context: &mut Context<'_>) -> Result<usize, End> {
         let before = self.output.bytes();
         if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, context) {
             written?;
         }
-        if self.output.bytes() < before || before == 0 {
+        let written = before - self.output.bytes();
+        if written > 0 || before == 0 {
             self.last_written = Instant::now();
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Reads and handles frames, unless too much waits already. Tells whether it did.
@@ -266,23 +275,35 @@ impl Connection {
             frame.into_iter().for_each(|frame| self.handle(frame));
             return Ok(true);
         }
-        if self.stage == Stage::Ending || self.is_full() {
+        if !self.may_handle() {
             return Ok(false);
         }
-        match Decoder::new(self.limit).decode(&mut self.input) {
-            Ok(Some(frame)) => {
-                if self.input.is_empty() {
-                    // Nothing is kept while nothing is in flight.
-                    self.input = BytesMut::new();
+        // Publishes that have come are handled together, so that their acks gather. Anything
+        // else is answered in its order: a pong says that what was asked before is done.
+        let mut handled = 0;
+        while handled < FRAMES_AT_ONCE && self.may_handle() {
+            handled += 1;
+            match Decoder::new(self.limit).decode(&mut self.input) {
+                Ok(Some(frame)) => {
+                    let is_publish = frame.kind == Kind::Publish.number();
+                    self.handle(frame);
+                    if !is_publish {
+                        break;
+                    }
                 }
-                self.handle(frame);
-                return Ok(true);
+                Ok(None) => {
+                    handled -= 1;
+                    break;
+                }
+                Err(bad) => self.end_with(bad.code(), bad, Ids::NONE),
             }
-            Ok(None) => {}
-            Err(bad) => {
-                self.end_with(bad.code(), bad, Ids::NONE);
-                return Ok(true);
-            }
+        }
+        if self.input.is_empty() {
+            // Nothing is kept while nothing is in flight.
+            self.input = BytesMut::new();
+        }
+        if handled > 0 {
+            return Ok(true);
         }
         let missing = Decoder::new(self.limit).missing(&self.input).unwrap_or(READ_BYTES);
         // No more room than has come already: a length is a promise.
@@ -300,6 +321,10 @@ impl Connection {
             }
             Poll::Ready(Err(error)) => Err(error.into()),
         }
+    }
+
+    fn may_handle(&self) -> bool {
+        self.stage != Stage::Ending && self.stalled.is_none() && !self.is_full()
     }
 
     /// Whether reading must wait until something of what it brought is done.

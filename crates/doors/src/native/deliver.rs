@@ -24,7 +24,8 @@ pub(crate) struct Followed {
     by_topic: bool,
     waker: Waker,
     credit_messages: u64,
-    credit_bytes: u64,
+    /// Below zero after a message that was larger than what was left: it is paid back first.
+    credit_bytes: i64,
     /// What was taken from the broker and waits for credit.
     rest: Option<Messages>,
     /// The position of the token after what was sent.
@@ -60,7 +61,7 @@ impl Followed {
             by_topic,
             waker: Waker::from(Arc::new(waker)),
             credit_messages,
-            credit_bytes,
+            credit_bytes: i64::try_from(credit_bytes).unwrap_or(i64::MAX),
             rest: None,
             sent,
         }
@@ -80,13 +81,18 @@ impl Followed {
 
     /// Adds credit; false when that is nothing, or more than may be held.
     pub(crate) fn grant(&mut self, messages: u64, bytes: u64, max: (u64, u64)) -> bool {
-        let (messages_after, bytes_after) =
-            (self.credit_messages + messages, self.credit_bytes.saturating_add(bytes));
-        if (messages == 0 && bytes == 0) || messages_after > max.0 || bytes_after > max.1 {
-            return false;
+        let bytes_after =
+            i64::try_from(bytes).ok().and_then(|more| self.credit_bytes.checked_add(more));
+        let messages_after = self.credit_messages + messages;
+        let fits =
+            |after: &i64| u64::try_from(*after).is_ok_and(|after| after <= max.1) || *after < 0;
+        match bytes_after.filter(fits) {
+            Some(bytes_after) if (messages > 0 || bytes > 0) && messages_after <= max.0 => {
+                (self.credit_messages, self.credit_bytes) = (messages_after, bytes_after);
+                true
+            }
+            _ => false,
         }
-        (self.credit_messages, self.credit_bytes) = (messages_after, bytes_after);
-        true
     }
 
     /// Sends until there is nothing, no credit, or the output is full.
@@ -106,7 +112,7 @@ impl Followed {
                     Err(stop) => return stop,
                 }
             }
-            if self.credit_messages == 0 || self.credit_bytes == 0 {
+            if self.credit_messages == 0 || self.credit_bytes <= 0 {
                 return Stop::NoCredit;
             }
             let mut context = Context::from_waker(&self.waker);
@@ -175,7 +181,7 @@ impl Followed {
         output: &mut Output,
         limit: FrameLimit,
     ) -> Result<(), Stop> {
-        if self.credit_messages == 0 || self.credit_bytes == 0 {
+        if self.credit_messages == 0 || self.credit_bytes <= 0 {
             self.rest = Some(messages);
             return Err(Stop::NoCredit);
         }
@@ -183,21 +189,21 @@ impl Followed {
         let bytes = room.min(usize::try_from(self.credit_bytes).unwrap_or(usize::MAX));
         let count = u32::try_from(self.credit_messages).unwrap_or(u32::MAX);
         let within = |bytes| SplitLimit { bytes, messages: count };
-        let kept = messages.clone();
-        let cut = cut_messages(messages, self.sent, within(bytes), checksum).or_else(|failed| {
+        // Only when credit is the tighter limit may the next message be larger than it.
+        let kept = (bytes < room).then(|| messages.clone());
+        let cut = cut_messages(messages, self.sent, within(bytes), checksum);
+        let cut = match (cut, kept) {
             // Too little credit for the next message: it is sent alone.
-            match failed {
-                SplitError::MessageTooLarge { .. } if bytes < room => {
-                    let alone = SplitLimit { bytes: room, messages: 1 };
-                    cut_messages(kept, self.sent, alone, checksum)
-                }
-                other => Err(other),
+            (Err(SplitError::MessageTooLarge { .. }), Some(kept)) => {
+                let alone = SplitLimit { bytes: room, messages: 1 };
+                cut_messages(kept, self.sent, alone, checksum)
             }
-        });
+            (cut, _) => cut,
+        };
         match cut {
             Ok((front, rest)) => {
                 self.credit_messages = self.credit_messages.saturating_sub(front.credit_messages());
-                self.credit_bytes = self.credit_bytes.saturating_sub(front.credit_bytes());
+                self.credit_bytes -= i64::try_from(front.credit_bytes()).unwrap_or(i64::MAX);
                 self.sent = front.last_position;
                 self.rest = rest;
                 put(output, &front.into(), limit);
