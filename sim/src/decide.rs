@@ -1,8 +1,10 @@
 //! What a publish must be answered: accepted with which numbers, known already, or refused.
 
+use std::rc::Rc;
+
 use gapless_core::{Expect, Message, Timestamp};
 
-use crate::model::{State, TopicKey, TopicModel};
+use crate::model::{Accepted, State, TopicKey, TopicModel};
 
 /// Messages for one topic, before the broker has seen them.
 #[derive(Clone, Debug)]
@@ -79,32 +81,26 @@ pub fn decide(
     }
 }
 
-/// What the last seq of a key may be said to be: the newest, and if the broker may not know
-/// that one any more, the one before it, and so on; zero when it need not know any.
+/// What the last seq of a key may be said to be. Usually its newest; zero too, if that may be
+/// gone without a trace.
 ///
-/// A topic that is not compacted forgets what has expired, so that an older message of the
-/// key is the last one then.
+/// A topic that is not compacted forgets what has expired, and then an older message of the
+/// key is the last one: any of them, since compaction may have taken those between.
 fn last_of_key(topic: &TopicModel, key: &[u8], floor: u64, now: Timestamp) -> Vec<u64> {
-    let mut found = Vec::new();
-    for (at, message) in topic.log.iter().enumerate().rev() {
-        if message.message.key.as_deref() != Some(key) {
-            continue;
-        }
-        let seq = at as u64 + 1;
-        found.push(seq);
-        let removed = message.is_tombstone() && topic.may_be_absent(seq, now);
-        let by_count =
-            topic.settings.retention.count.is_some_and(|count| seq + count < topic.next());
-        match (message.is_expired(now), seq < floor || removed || by_count) {
-            (true, _) => {}
-            (false, true) => break,
-            // One that is compacted away and then expires leaves nothing of its key.
-            (false, false) if found.len() == 1 => return found,
-            (false, false) => break,
-        }
+    let of_key = |(at, each): (usize, &Rc<Accepted>)| {
+        (each.message.key.as_deref() == Some(key)).then_some(at as u64 + 1)
+    };
+    let mut all: Vec<u64> = topic.log.iter().enumerate().filter_map(of_key).collect();
+    let Some((newest, message)) = topic.newest(key) else { return vec![0] };
+    if message.is_expired(now) {
+        all.push(0);
+        return all;
     }
-    found.push(0);
-    found
+    let removed = message.is_tombstone() && topic.may_be_absent(newest, now);
+    let count = topic.settings.retention.count;
+    let by_count = count.is_some_and(|count| newest + count < topic.next());
+    let may_be_gone = newest < floor || removed || by_count;
+    if may_be_gone { vec![newest, 0] } else { vec![newest] }
 }
 
 fn take(state: &State, offer: &Offer, now: Timestamp) -> Taken {

@@ -313,7 +313,7 @@ impl World {
         ensure(!message.is_expired(now), || story("expired came"))?;
         // A floor that cannot be written down cannot rise.
         let writable = !self.is_failed() && !self.may_block();
-        if follower.topic.is_some()
+        if at_once
             && writable
             && let Some(age) = topic.settings.retention.age
         {
@@ -321,11 +321,8 @@ impl World {
         }
         if seq <= follower.newest_to && at_once && !self.is_failed() {
             // A topic that is not compacted forgets what has expired.
-            let newer = topic
-                .log
-                .iter()
-                .skip(seq as usize)
-                .find(|each| each.message.key == message.message.key && !each.is_expired(now));
+            let newest = message.message.key.as_ref().and_then(|key| topic.newest(key));
+            let newer = newest.filter(|(newest, each)| *newest > seq && !each.is_expired(now));
             ensure(newer.is_none(), || story(&format!("superseded by {newer:?} came")))?;
         }
         Ok(())

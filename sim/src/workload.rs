@@ -497,6 +497,11 @@ impl World {
             for (_, seq) in due {
                 self.appear(seq);
             }
+        } else if left != before && self.is_down() {
+            // Those in memory could be read and the others not; nothing of it reaches the
+            // disk any more.
+            let kind = self.crash_kind();
+            return self.crash(kind);
         } else {
             ensure(left == before && (may_refuse || self.in_trouble()), || {
                 format!("{} of {before} delayed messages were due, {left} are left", due.len())

@@ -4,6 +4,8 @@
 //! everybody's data. How it was made is kept below, behind an environment variable, so that
 //! the fixture of a next version can be made in the same way.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +39,10 @@ fn open(folder: &Path) -> Broker {
     Broker::open(options).unwrap()
 }
 
-fn bodies(broker: &Broker, topic: &str) -> Vec<(u64, Option<Vec<u8>>, Option<Vec<u8>>)> {
+/// Seq, key and body of a message.
+type Row = (u64, Option<Vec<u8>>, Option<Vec<u8>>);
+
+fn bodies(broker: &Broker, topic: &str) -> Vec<Row> {
     let mut follower = broker.subscribe(&Pattern::parse(topic).unwrap(), From::Beginning).unwrap();
     let mut found = Vec::new();
     loop {

@@ -242,8 +242,7 @@ impl Driver {
             Command::Publish(outgoing) => self.held.push_back((outgoing, self.now)),
             Command::Ask(question) => self.ask(question),
             Command::Follow(NewFollow { feed, pattern, from }) => {
-                let last =
-                    if let StartFrom::Token(token) = from { Some(token) } else { None };
+                let last = if let StartFrom::Token(token) = from { Some(token) } else { None };
                 let (server, left, confirmed) = (None, Amount::default(), false);
                 self.follow(Follow { feed, pattern, from, server, left, last, confirmed });
             }

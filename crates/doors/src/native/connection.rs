@@ -232,8 +232,8 @@ impl Connection {
             if self.stage == Stage::Ending && self.owes_nothing() {
                 return Err(End::Done);
             }
-            // Writing may have made room for those who wait for it.
-            did |= !self.hungry.is_empty() && !self.output_is_full();
+            // Writing may have made room for those who wait for it, and for reading.
+            did |= written > 0;
             if !did {
                 return self.watch_time(context);
             }
