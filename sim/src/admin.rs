@@ -12,7 +12,7 @@ const FOLLOWERS_MAX: usize = 8;
 
 impl World {
     /// Makes a topic, or finds that one is there.
-    pub fn create(&mut self) -> Checked {
+    pub(crate) fn create(&mut self) -> Checked {
         if self.may_block() {
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Gives a topic other settings.
-    pub fn configure(&mut self) -> Checked {
+    pub(crate) fn configure(&mut self) -> Checked {
         let Some((name, key)) = self.some_topic() else { return Ok(()) };
         let settings = self.plan.settings(&mut self.random);
         let before = self.now.topics[&key].settings;
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Removes a topic.
-    pub fn delete(&mut self) -> Checked {
+    pub(crate) fn delete(&mut self) -> Checked {
         let Some((name, key)) = self.some_topic() else { return Ok(()) };
         let gone = self.broker().delete_topic(&name);
         self.note(format_args!("delete {name}: {:?}", gone.is_ok()));
@@ -90,7 +90,7 @@ impl World {
     }
 
     /// Removes the oldest messages of a topic.
-    pub fn purge(&mut self) -> Checked {
+    pub(crate) fn purge(&mut self) -> Checked {
         let Some((name, key)) = self.some_topic() else { return Ok(()) };
         let below = self.random.between(1, self.visible[&key] + 1);
         let purged = self.broker().purge(&name, Seq(below));
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Begins to follow something.
-    pub fn subscribe(&mut self) -> Checked {
+    pub(crate) fn subscribe(&mut self) -> Checked {
         if self.followers.len() >= FOLLOWERS_MAX {
             return self.leave();
         }
@@ -208,7 +208,7 @@ impl World {
     }
 
     /// Stops following, or only keeps the place; somebody may go on from there.
-    pub fn leave(&mut self) -> Checked {
+    pub(crate) fn leave(&mut self) -> Checked {
         if self.followers.is_empty() {
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl World {
     }
 
     /// Goes on where somebody stood.
-    pub fn resume(&mut self) -> Checked {
+    pub(crate) fn resume(&mut self) -> Checked {
         if self.followers.len() >= FOLLOWERS_MAX {
             return self.leave();
         }
@@ -268,7 +268,7 @@ impl World {
     }
 
     /// Asks some follower for some steps.
-    pub fn poll_some(&mut self) -> Checked {
+    pub(crate) fn poll_some(&mut self) -> Checked {
         if self.followers.is_empty() {
             return self.subscribe();
         }
@@ -287,7 +287,7 @@ impl World {
     }
 
     /// Lets every follower read to the end.
-    pub fn drain_followers(&mut self) -> Checked {
+    pub(crate) fn drain_followers(&mut self) -> Checked {
         for mut follower in std::mem::take(&mut self.followers) {
             let number = follower.number;
             let mut steps = 0;

@@ -11,14 +11,14 @@ use crate::world::{Checked, World, broken, ensure};
 const AUDIT_STEPS_MAX: usize = 100_000;
 
 /// The pattern of all topics.
-pub fn everything() -> Pattern {
+pub(crate) fn everything() -> Pattern {
     Pattern::parse(">").expect("the pattern is well formed")
 }
 
 impl World {
     /// Looks at all topics: names, numbers and settings are the model's; floors and ends
     /// only rise, and a floor only for a reason.
-    pub fn observe(&mut self) -> Checked {
+    pub(crate) fn observe(&mut self) -> Checked {
         let Some(broker) = self.broker.clone() else { return Ok(()) };
         let infos = broker.list_topics(&everything());
         ensure(infos.len() == self.now.names.len(), || {
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// Whether purges or retention let everything below this seq go.
-    pub fn is_due_to_go(&self, topic: &TopicModel, below: u64, now: Timestamp) -> bool {
+    pub(crate) fn is_due_to_go(&self, topic: &TopicModel, below: u64, now: Timestamp) -> bool {
         let settings = [Some(topic.settings), self.settings_before];
         settings
             .into_iter()
@@ -93,7 +93,7 @@ impl World {
     }
 
     /// What the journal holds in memory is bounded.
-    pub fn check_bounds(&self) -> Checked {
+    pub(crate) fn check_bounds(&self) -> Checked {
         let Some(broker) = &self.broker else { return Ok(()) };
         let (stats, options) = (broker.journal_stats(), &self.plan.journal);
         // One more append than the bound may get in, and a frame costs more than its bytes.
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// Reads every topic from its beginning, and everything at once, to the end.
-    pub fn audit(&mut self) -> Checked {
+    pub(crate) fn audit(&mut self) -> Checked {
         let broker = self.broker();
         self.observe()?;
         let keys: Vec<_> = self.now.names.iter().map(|(name, key)| (name.clone(), *key)).collect();
@@ -148,7 +148,7 @@ impl World {
     }
 
     /// A follower of this subscription at this place.
-    pub fn follower(
+    pub(crate) fn follower(
         &mut self,
         pattern: Pattern,
         subscription: gapless_broker::Subscription,

@@ -15,7 +15,7 @@ use crate::world::{Checked, Saved, World, broken, ensure};
 
 /// How the last run ended, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum End {
+pub(crate) enum End {
     Closed,
     Killed,
     PowerLost,
@@ -41,7 +41,7 @@ struct Observed {
 
 impl World {
     /// Ends the run in this way and opens the store again.
-    pub fn crash(&mut self, kind: CrashKind) -> Checked {
+    pub(crate) fn crash(&mut self, kind: CrashKind) -> Checked {
         self.note(format_args!("crash: {kind:?}"));
         self.save_tokens();
         self.hook.revive();
@@ -52,7 +52,7 @@ impl World {
     }
 
     /// Closes the broker and opens it again.
-    pub fn close(&mut self) -> Checked {
+    pub(crate) fn close(&mut self) -> Checked {
         self.save_tokens();
         let broker = self.broker();
         self.followers.clear();
@@ -79,7 +79,7 @@ impl World {
         self.open(end, closed.is_ok())
     }
 
-    pub fn crash_kind(&mut self) -> CrashKind {
+    pub(crate) fn crash_kind(&mut self) -> CrashKind {
         if self.random.chance(50) { CrashKind::Process } else { CrashKind::Power }
     }
 
@@ -93,7 +93,7 @@ impl World {
     }
 
     /// Keeps the place of a follower.
-    pub fn save_token(&mut self, at: usize) {
+    pub(crate) fn save_token(&mut self, at: usize) {
         let follower = &self.followers[at];
         // One that began at a time does not know its place before it was handed something.
         if follower.owed_epoch || matches!(follower.begin, crate::follower::Begin::Time(_)) {
@@ -123,7 +123,7 @@ impl World {
     }
 
     /// Opens the store, at first perhaps in vain. One that was closed must have everything.
-    pub fn open(&mut self, mut end: End, was_closed: bool) -> Checked {
+    pub(crate) fn open(&mut self, mut end: End, was_closed: bool) -> Checked {
         if self.random.chance(20) {
             self.plan.resize(&mut self.random);
         }

@@ -8,7 +8,7 @@ use crate::model::{Accepted, State, TopicKey, TopicModel};
 
 /// Messages for one topic, before the broker has seen them.
 #[derive(Clone, Debug)]
-pub struct Offer {
+pub(crate) struct Offer {
     pub topic: TopicKey,
     /// Each with its number.
     pub messages: Vec<(u64, Message)>,
@@ -17,7 +17,7 @@ pub struct Offer {
 
 /// What must become of one offer that is not refused.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub(crate) struct Taken {
     pub topic: TopicKey,
     /// The seq of the first message that is new.
     pub first: u64,
@@ -29,7 +29,7 @@ pub struct Taken {
 
 /// What must become of a publish.
 #[derive(Clone, Debug)]
-pub enum Decision {
+pub(crate) enum Decision {
     Accept(Vec<Taken>),
     /// The last seq is another one than was expected. The collector may or may not have
     /// forgotten a key, so there may be two right answers.
@@ -39,7 +39,7 @@ pub enum Decision {
 }
 
 /// Decides about offers that are made together.
-pub fn decide(
+pub(crate) fn decide(
     state: &State,
     offers: &[Offer],
     floor: &dyn Fn(TopicKey) -> u64,

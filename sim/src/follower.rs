@@ -17,24 +17,24 @@ use crate::model::TopicKey;
 use crate::world::{Checked, Flag, World, broken, ensure};
 
 /// The first seq of each topic that may be read.
-pub type Floors = BTreeMap<TopicKey, u64>;
+pub(crate) type Floors = BTreeMap<TopicKey, u64>;
 
 /// Where a follower stands: the next seq of each topic; one where nothing is noted.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub(crate) struct Place {
     pub next: BTreeMap<TopicKey, u64>,
 }
 
 impl Place {
     /// The next seq of a topic.
-    pub fn next(&self, topic: TopicKey) -> u64 {
+    pub(crate) fn next(&self, topic: TopicKey) -> u64 {
         self.next.get(&topic).copied().unwrap_or(1)
     }
 }
 
 /// How its first delivery may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub(crate) enum Begin {
     /// Exactly at its place.
     Exact,
     /// At or before its place, with numbers that are not there and no message before this
@@ -46,7 +46,7 @@ pub enum Begin {
 }
 
 /// A follower.
-pub struct Follower {
+pub(crate) struct Follower {
     pub number: u64,
     pub pattern: Pattern,
     pub subscription: Subscription,
@@ -73,7 +73,7 @@ pub struct Follower {
 
 /// What came of asking a follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// It was handed something.
     Got,
     /// It waits.
@@ -84,7 +84,7 @@ pub enum Step {
 
 impl World {
     /// Asks a follower for its next step and checks what it is handed.
-    pub fn poll_follower(&mut self, follower: &mut Follower) -> Checked<Step> {
+    pub(crate) fn poll_follower(&mut self, follower: &mut Follower) -> Checked<Step> {
         let waker = Waker::from(Arc::clone(&follower.flag));
         let woken = follower.flag.take();
         let waited = std::mem::replace(&mut follower.waiting, false);
@@ -271,7 +271,7 @@ impl World {
     }
 
     /// A message is what was sent, and lies where it always lay.
-    pub fn check_message(
+    pub(crate) fn check_message(
         &mut self,
         accepted: &std::rc::Rc<crate::model::Accepted>,
         found: &Delivered,
@@ -312,7 +312,7 @@ impl World {
         ensure(seq >= floor, || story("below the floor came"))?;
         ensure(!message.is_expired(now), || story("expired came"))?;
         // A floor that cannot be written down cannot rise.
-        let writable = !self.is_failed() && !self.may_block();
+        let writable = !self.may_refuse() && !self.may_block();
         if at_once
             && writable
             && let Some(age) = topic.settings.retention.age

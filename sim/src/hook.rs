@@ -18,7 +18,7 @@ use crate::decide::Offer;
 
 /// A publish that is made up before and done later.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub(crate) struct Planned {
     pub names: Vec<TopicName>,
     pub offers: Vec<Offer>,
     pub cells: Vec<(Bytes, Option<Bytes>)>,
@@ -27,7 +27,7 @@ pub struct Planned {
 
 impl Planned {
     /// Does it. One topic without cells goes the short way.
-    pub fn publish(&self, broker: &Broker) -> Publishing {
+    pub(crate) fn publish(&self, broker: &Broker) -> Publishing {
         let messages = |offer: &Offer| -> Vec<_> {
             offer.messages.iter().map(|(_, message)| message.clone()).collect()
         };
@@ -69,7 +69,7 @@ struct Script {
 }
 
 /// The hook.
-pub struct Hook {
+pub(crate) struct Hook {
     fs: FaultyFs,
     clock: Arc<ManualClock>,
     script: Mutex<Script>,
@@ -77,7 +77,7 @@ pub struct Hook {
 
 impl Hook {
     /// A hook in this disk.
-    pub fn install(fs: &FaultyFs, clock: &Arc<ManualClock>) -> Arc<Self> {
+    pub(crate) fn install(fs: &FaultyFs, clock: &Arc<ManualClock>) -> Arc<Self> {
         let (fs_of_hook, clock) = (fs.clone(), Arc::clone(clock));
         let hook = Arc::new(Self { fs: fs_of_hook, clock, script: Mutex::default() });
         let weak = Arc::downgrade(&hook);
@@ -119,14 +119,14 @@ impl Hook {
     }
 
     /// Publishes these, some in each of the syncs to come, until [`Hook::take`].
-    pub fn publish_within(&self, broker: Broker, plan: VecDeque<Vec<Planned>>) {
+    pub(crate) fn publish_within(&self, broker: Broker, plan: VecDeque<Vec<Planned>>) {
         let mut script = self.script();
         script.broker = Some(broker);
         script.plan = plan;
     }
 
     /// What was published, in order; the rest of the plan is forgotten.
-    pub fn take(&self) -> Vec<(Planned, Publishing, Timestamp)> {
+    pub(crate) fn take(&self) -> Vec<(Planned, Publishing, Timestamp)> {
         let mut script = self.script();
         script.broker = None;
         script.slow = None;
@@ -135,22 +135,22 @@ impl Hook {
     }
 
     /// Lets the disk die within the sync after so many.
-    pub fn die_within(&self, after: u64) {
+    pub(crate) fn die_within(&self, after: u64) {
         self.script().death = Some(after);
     }
 
     /// Makes every sync take this long, until [`Hook::take`].
-    pub fn slow(&self, slow: Duration) {
+    pub(crate) fn slow(&self, slow: Duration) {
         self.script().slow = Some(slow);
     }
 
     /// Whether the disk is dead.
-    pub fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.script().is_dead
     }
 
     /// Forgets a death that was or was to be. Whoever calls it ends the run.
-    pub fn revive(&self) {
+    pub(crate) fn revive(&self) {
         let mut script = self.script();
         script.death = None;
         if std::mem::take(&mut script.is_dead) {

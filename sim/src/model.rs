@@ -17,11 +17,11 @@ use gapless_core::{
 
 /// One making of a topic; made anew under the same name it is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TopicKey(pub u32);
+pub(crate) struct TopicKey(pub u32);
 
 /// A message that was accepted.
 #[derive(Debug)]
-pub struct Accepted {
+pub(crate) struct Accepted {
     /// Which offer it was: no two are the same.
     pub offer: u64,
     /// What was sent.
@@ -38,19 +38,19 @@ pub struct Accepted {
 
 impl Accepted {
     /// Whether its time to live is over.
-    pub fn is_expired(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         self.message.ttl.is_some_and(|ttl| self.time.after(ttl) <= now)
     }
 
     /// Whether it removes its key.
-    pub fn is_tombstone(&self) -> bool {
+    pub(crate) fn is_tombstone(&self) -> bool {
         self.message.key.is_some() && self.message.body.is_none()
     }
 }
 
 /// The ids a topic must remember.
 #[derive(Clone, Debug)]
-pub struct Ids {
+pub(crate) struct Ids {
     window: DedupWindow,
     known: VecDeque<(Bytes, u64, Timestamp)>,
 }
@@ -61,7 +61,7 @@ impl Ids {
     }
 
     /// The seq that this id has, if it is still to be known.
-    pub fn find(&self, id: &[u8], now: Timestamp) -> Option<u64> {
+    pub(crate) fn find(&self, id: &[u8], now: Timestamp) -> Option<u64> {
         let (_, seq, time) = self.known.iter().rev().find(|(known, _, _)| known == id)?;
         (time.after(self.window.time) > now).then_some(*seq)
     }
@@ -91,7 +91,7 @@ impl Ids {
 
 /// A topic.
 #[derive(Clone, Debug)]
-pub struct TopicModel {
+pub(crate) struct TopicModel {
     pub name: TopicName,
     pub settings: TopicSettings,
     /// All messages ever, by seq from one on.
@@ -135,22 +135,22 @@ impl TopicModel {
     }
 
     /// The next seq.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.log.len() as u64 + 1
     }
 
     /// The message of this seq.
-    pub fn at(&self, seq: u64) -> Option<&Rc<Accepted>> {
+    pub(crate) fn at(&self, seq: u64) -> Option<&Rc<Accepted>> {
         self.log.get(usize::try_from(seq.checked_sub(1)?).ok()?)
     }
 
     /// How safe messages are before they are seen.
-    pub fn required(&self) -> Durability {
+    pub(crate) fn required(&self) -> Durability {
         self.settings.durability.unwrap_or(Durability::Flushed)
     }
 
     /// The newest message of a key.
-    pub fn newest(&self, key: &[u8]) -> Option<(u64, &Rc<Accepted>)> {
+    pub(crate) fn newest(&self, key: &[u8]) -> Option<(u64, &Rc<Accepted>)> {
         let of_key = |each: &&Rc<Accepted>| each.message.key.as_deref() == Some(key);
         let found = self.log.iter().rev().find(of_key)?;
         let at = self.log.iter().rposition(|each| Rc::ptr_eq(each, found))?;
@@ -158,7 +158,7 @@ impl TopicModel {
     }
 
     /// Whether a reader may be handed the numbers around this one without it.
-    pub fn may_be_absent(&self, seq: u64, now: Timestamp) -> bool {
+    pub(crate) fn may_be_absent(&self, seq: u64, now: Timestamp) -> bool {
         let Some(message) = self.at(seq) else { return false };
         if message.is_expired(now) {
             return true;
@@ -171,7 +171,7 @@ impl TopicModel {
 
 /// A message that waits for its time.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     pub due: Timestamp,
     pub target: TopicName,
     pub offer: u64,
@@ -180,7 +180,7 @@ pub struct Waiting {
 
 /// Messages that wait for their time, by their number among all that ever did.
 #[derive(Clone, Debug)]
-pub struct Delayed {
+pub(crate) struct Delayed {
     pub waiting: BTreeMap<u64, Waiting>,
     pub next: u64,
     pub ids: Ids,
@@ -188,7 +188,7 @@ pub struct Delayed {
 
 /// Everything that survives.
 #[derive(Clone, Debug)]
-pub struct State {
+pub(crate) struct State {
     pub topics: BTreeMap<TopicKey, TopicModel>,
     pub names: BTreeMap<TopicName, TopicKey>,
     pub cells: BTreeMap<Bytes, Bytes>,
@@ -205,15 +205,14 @@ impl Default for State {
 
 /// Messages of one topic inside a commit.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub(crate) struct Part {
     pub topic: TopicKey,
-    pub first: u64,
     pub messages: Vec<Rc<Accepted>>,
 }
 
 /// One atomic change.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     Create { key: TopicKey, name: TopicName, settings: TopicSettings },
     Configure { key: TopicKey, settings: TopicSettings },
     Delete { key: TopicKey },
@@ -223,7 +222,7 @@ pub enum Change {
 
 /// Messages, cells and delayed messages that are written together.
 #[derive(Clone, Debug, Default)]
-pub struct Write {
+pub(crate) struct Write {
     pub parts: Vec<Part>,
     pub cells: Vec<(Bytes, Option<Bytes>)>,
     pub scheduled: Option<Waiting>,
@@ -232,7 +231,7 @@ pub struct Write {
 
 /// A change with its time, and what the world was told about it.
 #[derive(Clone, Debug)]
-pub struct Commit {
+pub(crate) struct Commit {
     pub serial: u64,
     pub time: Timestamp,
     pub change: Change,
@@ -246,13 +245,13 @@ pub struct Commit {
 
 impl State {
     /// The topic of this name.
-    pub fn named(&self, name: &TopicName) -> Option<(TopicKey, &TopicModel)> {
+    pub(crate) fn named(&self, name: &TopicName) -> Option<(TopicKey, &TopicModel)> {
         let key = *self.names.get(name)?;
         Some((key, &self.topics[&key]))
     }
 
     /// Topics that are there.
-    pub fn living(&self) -> impl Iterator<Item = (TopicKey, &TopicModel)> {
+    pub(crate) fn living(&self) -> impl Iterator<Item = (TopicKey, &TopicModel)> {
         self.names.values().map(|key| (*key, &self.topics[key]))
     }
 
@@ -261,7 +260,7 @@ impl State {
     }
 
     /// Makes the change.
-    pub fn apply(&mut self, commit: &Commit) {
+    pub(crate) fn apply(&mut self, commit: &Commit) {
         let now = commit.time;
         match &commit.change {
             Change::Create { key, name, settings } => {
@@ -317,12 +316,12 @@ impl State {
 }
 
 /// The same id may be used in two topics.
-pub fn scoped(topic: &TopicName, id: &[u8]) -> Bytes {
+pub(crate) fn scoped(topic: &TopicName, id: &[u8]) -> Bytes {
     [topic.as_str().as_bytes(), &[0], id].concat().into()
 }
 
 /// How many bytes a batch of these messages has.
-pub fn batch_bytes<'a>(messages: impl Iterator<Item = &'a Message>) -> u64 {
+pub(crate) fn batch_bytes<'a>(messages: impl Iterator<Item = &'a Message>) -> u64 {
     let mut records = RecordsBuilder::default();
     for message in messages {
         records.push(message).expect("the workload makes messages within the limits");

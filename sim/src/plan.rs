@@ -13,7 +13,7 @@ use crate::random::Random;
 
 /// Everything a world can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     Publish,
     Atomic,
     Retry,
@@ -76,7 +76,7 @@ const ACTIONS: [(Action, u32, bool); 27] = [
 
 /// What holds for a whole run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     pub journal: JournalOptions,
     pub log: FileLogOptions,
     pub limits: Limits,
@@ -95,7 +95,7 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of a seed.
-    pub fn draw(random: &mut Random) -> Self {
+    pub(crate) fn draw(random: &mut Random) -> Self {
         let weight = |random: &mut Random, base: u32, may_go: bool| {
             let factor =
                 if may_go { *random.pick(&[0, 0, 1, 1, 2, 4]) } else { *random.pick(&[1, 2]) };
@@ -124,17 +124,17 @@ impl Plan {
     }
 
     /// Somebody has changed the sizes before the next opening.
-    pub fn resize(&mut self, random: &mut Random) {
+    pub(crate) fn resize(&mut self, random: &mut Random) {
         (self.journal, self.log) = sizes(random);
     }
 
     /// What is done next.
-    pub fn next(&self, random: &mut Random) -> Action {
+    pub(crate) fn next(&self, random: &mut Random) -> Action {
         ACTIONS[random.weighted(&self.weights)].0
     }
 
     /// Settings for a topic.
-    pub fn settings(&self, random: &mut Random) -> TopicSettings {
+    pub(crate) fn settings(&self, random: &mut Random) -> TopicSettings {
         let maybe = |random: &mut Random, percent: u64| random.chance(percent);
         let retention = Retention {
             age: maybe(random, 20).then(|| random.ms(2_000, 60_000)),

@@ -7,7 +7,7 @@ const RECENT_LINES: usize = 40;
 
 /// A running hash of every step and result, and the newest lines.
 #[derive(Debug)]
-pub struct Trace {
+pub(crate) struct Trace {
     hash: u64,
     lines: u64,
     recent: std::collections::VecDeque<String>,
@@ -18,13 +18,13 @@ pub struct Trace {
 impl Trace {
     /// An empty trace; `print` shows every line as it comes.
     #[must_use]
-    pub fn new(print: bool) -> Self {
+    pub(crate) fn new(print: bool) -> Self {
         let recent = std::collections::VecDeque::new();
         Self { hash: 0xcbf2_9ce4_8422_2325, lines: 0, recent, print, buffer: String::new() }
     }
 
     /// Adds a line.
-    pub fn line(&mut self, line: fmt::Arguments<'_>) {
+    pub(crate) fn line(&mut self, line: fmt::Arguments<'_>) {
         self.buffer.clear();
         self.buffer.write_fmt(line).expect("writing to a string does not fail");
         for byte in self.buffer.bytes().chain(*b"\n") {
@@ -41,17 +41,17 @@ impl Trace {
     }
 
     /// What all lines so far come to.
-    pub fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
     /// How many lines there were.
-    pub fn lines(&self) -> u64 {
+    pub(crate) fn lines(&self) -> u64 {
         self.lines
     }
 
     /// The newest lines, oldest first.
-    pub fn recent(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn recent(&self) -> impl Iterator<Item = &str> {
         self.recent.iter().map(String::as_str)
     }
 }

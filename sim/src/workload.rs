@@ -101,7 +101,7 @@ impl World {
     }
 
     /// Messages for one topic.
-    pub fn publish(&mut self) -> Checked {
+    pub(crate) fn publish(&mut self) -> Checked {
         let Some((name, key)) = self.random.pick_any(&self.living()).cloned() else {
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl World {
     }
 
     /// One message that is made elsewhere.
-    pub fn publish_one(
+    pub(crate) fn publish_one(
         &mut self,
         name: &TopicName,
         message: Message,
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// Messages for several topics and cells, all or none.
-    pub fn publish_atomically(&mut self) -> Checked {
+    pub(crate) fn publish_atomically(&mut self) -> Checked {
         let planned = self.planned_atomic(false);
         if self.random.chance(5) {
             return self.publish_to_nowhere(planned);
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Sends again what was sent before.
-    pub fn retry(&mut self) -> Checked {
+    pub(crate) fn retry(&mut self) -> Checked {
         let Some(sent) = self.random.pick_any(&self.sent).cloned() else { return Ok(()) };
         if let [message] = &sent.messages[..]
             && let Some(due) = message.not_before
@@ -321,7 +321,7 @@ impl World {
                 let position = Cell::new(None);
                 Rc::new(Accepted { offer, message, time, commit, batch_bytes, position })
             });
-            write.parts.push(Part { topic, first, messages: messages.collect() });
+            write.parts.push(Part { topic, messages: messages.collect() });
         }
         (write, expected)
     }
@@ -375,7 +375,7 @@ impl World {
     }
 
     /// A message for later.
-    pub fn delay(&mut self) -> Checked {
+    pub(crate) fn delay(&mut self) -> Checked {
         let Some((name, _)) = self.random.pick_any(&self.living()).cloned() else {
             return Ok(());
         };
@@ -448,7 +448,7 @@ impl World {
     }
 
     /// Takes a message back that waits for its time, or tries to.
-    pub fn cancel(&mut self) -> Checked {
+    pub(crate) fn cancel(&mut self) -> Checked {
         let id = self.random.between(1, self.now.delayed.next);
         let waits = self.now.delayed.waiting.contains_key(&id);
         self.note(format_args!("cancel {id}, which waits: {waits}"));
@@ -469,7 +469,7 @@ impl World {
     }
 
     /// Whether the journal may refuse an append.
-    pub fn may_refuse(&self) -> bool {
+    pub(crate) fn may_refuse(&self) -> bool {
         let stats = self.broker().journal_stats();
         let options = &self.plan.journal;
         self.in_trouble()
@@ -479,7 +479,7 @@ impl World {
     }
 
     /// The flusher and the keeper do their work; delayed messages that are due appear.
-    pub fn turn(&mut self) -> Checked {
+    pub(crate) fn turn(&mut self) -> Checked {
         let now = self.time();
         let waiting = &self.now.delayed.waiting;
         let mut due: Vec<_> = waiting
@@ -532,7 +532,7 @@ impl World {
     }
 
     /// A flush, a seal or a compaction, slow enough for others to publish meanwhile.
-    pub fn work_slowly(
+    pub(crate) fn work_slowly(
         &mut self,
         what: fn(&gapless_broker::Broker) -> bool,
         name: &str,
@@ -571,7 +571,7 @@ impl World {
     }
 
     /// Looks a message up by its key or its seq.
-    pub fn look_up(&mut self) -> Checked {
+    pub(crate) fn look_up(&mut self) -> Checked {
         let Some((name, topic)) = self.random.pick_any(&self.living()).cloned() else {
             return Ok(());
         };
@@ -631,7 +631,7 @@ impl World {
     }
 
     /// A pattern that some topics match.
-    pub fn pattern(&mut self) -> Pattern {
+    pub(crate) fn pattern(&mut self) -> Pattern {
         let patterns = [">", "a.>", "a.*", "*.one", "b.>", "*", "c.>"];
         if self.random.chance(60) {
             return Pattern::literal(self.random.pick(&self.plan.names));

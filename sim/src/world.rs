@@ -30,7 +30,7 @@ use crate::trace::Trace;
 
 /// Something that must hold does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(pub String);
+pub(crate) struct Violation(pub String);
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,31 +38,26 @@ impl fmt::Display for Violation {
     }
 }
 
-pub type Checked<T = ()> = Result<T, Violation>;
+pub(crate) type Checked<T = ()> = Result<T, Violation>;
 
 /// Says what does not hold.
-pub fn broken<T>(story: impl Into<String>) -> Checked<T> {
+pub(crate) fn broken<T>(story: impl Into<String>) -> Checked<T> {
     Err(Violation(story.into()))
 }
 
 /// Checks that something holds.
-pub fn ensure(holds: bool, story: impl FnOnce() -> String) -> Checked {
+pub(crate) fn ensure(holds: bool, story: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { broken(story()) }
 }
 
 /// A waker that notes that it was called.
 #[derive(Debug, Default)]
-pub struct Flag(AtomicBool);
+pub(crate) struct Flag(AtomicBool);
 
 impl Flag {
     /// Whether it was called since it was last asked.
-    pub fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
-    }
-
-    /// Whether it was called.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -73,16 +68,16 @@ impl Wake for Flag {
 }
 
 /// What somebody who waits is told in the end.
-pub enum Outcome {
+pub(crate) enum Outcome {
     Acks(Vec<PublishAck>),
     Cancelled(bool),
 }
 
-pub type Answer = Pin<Box<dyn Future<Output = Result<Outcome, PubSubError>>>>;
+pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Outcome, PubSubError>>>>;
 
 /// What an ack must say.
 #[derive(Clone, Debug)]
-pub enum ExpectedAck {
+pub(crate) enum ExpectedAck {
     /// New messages with these numbers.
     Accepted {
         topic: TopicKey,
@@ -104,7 +99,7 @@ pub enum ExpectedAck {
 }
 
 /// Somebody who waits for an ack.
-pub struct Asked {
+pub(crate) struct Asked {
     pub answer: Answer,
     pub flag: Arc<Flag>,
     pub polled: bool,
@@ -115,7 +110,7 @@ pub struct Asked {
 
 /// A publish that may be sent again.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub topic: TopicName,
     pub messages: Vec<Message>,
     pub options: PublishOptions,
@@ -123,7 +118,7 @@ pub struct Sent {
 
 /// A token that somebody has kept, and where it stands by the model.
 #[derive(Clone, Debug)]
-pub struct Saved {
+pub(crate) struct Saved {
     pub token: gapless_broker::Token,
     pub pattern: Pattern,
     pub place: Place,
@@ -134,7 +129,7 @@ pub struct Saved {
 }
 
 /// The world of one seed.
-pub struct World {
+pub(crate) struct World {
     pub seed: u64,
     pub step: u64,
     pub random: Random,
@@ -218,7 +213,7 @@ impl Counts {
 
 impl World {
     /// A world with an empty disk.
-    pub fn new(seed: u64, print: bool) -> Self {
+    pub(crate) fn new(seed: u64, print: bool) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
         let fs = FaultyFs::new(random.draw());
@@ -260,7 +255,7 @@ impl World {
         }
     }
 
-    pub fn options(&self) -> BrokerOptions {
+    pub(crate) fn options(&self) -> BrokerOptions {
         BrokerOptions {
             limits: self.plan.limits.clone(),
             journal: self.plan.journal.clone(),
@@ -273,46 +268,51 @@ impl World {
         }
     }
 
-    pub fn time(&self) -> Timestamp {
+    pub(crate) fn time(&self) -> Timestamp {
         self.clock.now()
     }
 
-    pub fn broker(&self) -> Broker {
+    pub(crate) fn broker(&self) -> Broker {
         self.broker.clone().expect("a step begins with an open broker")
     }
 
     /// Whether every call to the disk fails.
-    pub fn is_down(&self) -> bool {
+    pub(crate) fn is_down(&self) -> bool {
         self.down_at.is_some_and(|at| self.fs.writes() >= at) || self.hook.is_dead()
     }
 
     /// Whether the journal takes nothing any more.
-    pub fn is_failed(&self) -> bool {
+    pub(crate) fn is_failed(&self) -> bool {
         self.broker.as_ref().is_none_or(|broker| broker.state() == BrokerState::Error)
     }
 
     /// Whether somebody may be told that the system is in trouble.
-    pub fn in_trouble(&self) -> bool {
+    pub(crate) fn in_trouble(&self) -> bool {
         self.is_down() || self.is_failed() || self.disk_limited || self.faulty
     }
 
     /// Whether a call that waits for the disk would wait for ever.
-    pub fn may_block(&self) -> bool {
+    pub(crate) fn may_block(&self) -> bool {
         self.disk_limited || self.broker.as_ref().is_some_and(|each| each.journal_stats().full)
     }
 
-    pub fn note(&mut self, line: fmt::Arguments<'_>) {
+    pub(crate) fn note(&mut self, line: fmt::Arguments<'_>) {
         let step = self.step;
         self.trace.line(format_args!("{step}: {line}"));
     }
 
     /// Writes a change into the model's log.
-    pub fn commit(&mut self, change: Change, required: Durability) -> u64 {
+    pub(crate) fn commit(&mut self, change: Change, required: Durability) -> u64 {
         self.commit_at(change, required, self.time())
     }
 
     /// Writes a change of a moment ago into the model's log.
-    pub fn commit_at(&mut self, change: Change, required: Durability, time: Timestamp) -> u64 {
+    pub(crate) fn commit_at(
+        &mut self,
+        change: Change,
+        required: Durability,
+        time: Timestamp,
+    ) -> u64 {
         let serial = self.next_serial;
         self.next_serial += 1;
         let commit = Commit { serial, time, change, acked: None, required, seen: false };
@@ -322,30 +322,30 @@ impl World {
     }
 
     /// The commit of this number, if a crash could still take it.
-    pub fn commit_mut(&mut self, serial: u64) -> Option<&mut Commit> {
+    pub(crate) fn commit_mut(&mut self, serial: u64) -> Option<&mut Commit> {
         let at = self.log.binary_search_by_key(&serial, |commit| commit.serial).ok()?;
         self.log.get_mut(at)
     }
 
-    pub fn acked(&mut self, serial: u64, durability: Durability) {
+    pub(crate) fn acked(&mut self, serial: u64, durability: Durability) {
         if let Some(commit) = self.commit_mut(serial) {
             commit.acked = commit.acked.max(Some(durability));
         }
     }
 
-    pub fn saw(&mut self, serial: u64) {
+    pub(crate) fn saw(&mut self, serial: u64) {
         if let Some(commit) = self.commit_mut(serial) {
             commit.seen = true;
         }
     }
 
     /// The first seq of a topic that may be read, as far as is known.
-    pub fn floor(&self, topic: TopicKey) -> u64 {
+    pub(crate) fn floor(&self, topic: TopicKey) -> u64 {
         self.floors.get(&topic).copied().unwrap_or(1)
     }
 
     /// Notes where a message lies; no two ever lie at the same place.
-    pub fn learn_position(&mut self, message: &Rc<Accepted>, position: u64) -> Checked {
+    pub(crate) fn learn_position(&mut self, message: &Rc<Accepted>, position: u64) -> Checked {
         match message.position.get() {
             Some(known) => ensure(known == position, || {
                 format!("message {} was at position {known} and is at {position}", message.offer)
@@ -364,7 +364,7 @@ impl World {
     }
 
     /// Asks whether an answer is there.
-    pub fn poll_asked(&mut self, mut asked: Asked) -> Checked<Option<Asked>> {
+    pub(crate) fn poll_asked(&mut self, mut asked: Asked) -> Checked<Option<Asked>> {
         let waker = Waker::from(Arc::clone(&asked.flag));
         let woken = asked.flag.take();
         match asked.answer.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -465,7 +465,7 @@ impl World {
     }
 
     /// Asks all who wait whether their answer is there.
-    pub fn poll_all_asked(&mut self) -> Checked {
+    pub(crate) fn poll_all_asked(&mut self) -> Checked {
         for asked in std::mem::take(&mut self.asked) {
             if let Some(asked) = self.poll_asked(asked)? {
                 self.asked.push(asked);
@@ -475,7 +475,7 @@ impl World {
     }
 
     /// The names of all cells there may be.
-    pub fn cell_names() -> impl Iterator<Item = Bytes> {
+    pub(crate) fn cell_names() -> impl Iterator<Item = Bytes> {
         (0..4_u8).map(|number| Bytes::from(format!("cell-{number}")))
     }
 }

@@ -22,16 +22,16 @@ fn run_all(seeds: &[u64]) -> Counts {
                     let at = next.fetch_add(1, Ordering::Relaxed) as usize;
                     let Some(seed) = seeds.get(at) else { return };
                     match run(*seed, RunOptions::default()) {
-                        Ok(report) => total.lock().unwrap().add(&report.counts),
-                        Err(story) => stories.lock().unwrap().push(story),
+                        Ok(report) => total.lock().expect("no run panics").add(&report.counts),
+                        Err(story) => stories.lock().expect("no run panics").push(story),
                     }
                 }
             });
         }
     });
-    let stories = stories.into_inner().unwrap();
+    let stories = stories.into_inner().expect("no run panics");
     assert!(stories.is_empty(), "{} seeds failed:\n{}", stories.len(), stories.join("\n"));
-    total.into_inner().unwrap()
+    total.into_inner().expect("no run panics")
 }
 
 #[test]
