@@ -255,7 +255,10 @@ impl World {
         if is_foreign {
             follower.place = self.place_of(follower.topic, From::Beginning);
         } else {
-            follower.begin = if follower.topic.is_some() { Begin::Token } else { Begin::Exact };
+            match follower.topic {
+                Some(_) => follower.begin = Begin::Token,
+                None => follower.is_resumed = true,
+            }
             follower.last_position = saved.token.position.0;
         }
         follower.may_epoch = saved.crashes < self.crashes || is_foreign;

@@ -164,6 +164,7 @@ impl World {
             topic,
             place,
             begin: Begin::Exact,
+            is_resumed: false,
             newest_to: 0,
             owed_epoch: false,
             may_epoch: false,

@@ -297,7 +297,15 @@ impl World {
         for info in &observed.topics {
             let key = self.now.names[&info.name];
             let floor = self.floors.entry(key).or_insert(1);
-            *floor = info.first.0.min(*floor);
+            let (before, first) = (*floor, info.first.0);
+            *floor = first.min(before);
+            for saved in self.saved.iter_mut().filter(|_| first < before) {
+                let next = saved.place.next(key);
+                if first < next && next <= before {
+                    let doubt = saved.place.doubt.entry(key).or_insert(first);
+                    *doubt = first.min(*doubt);
+                }
+            }
         }
     }
 }

@@ -23,12 +23,29 @@ pub(crate) type Floors = BTreeMap<TopicKey, u64>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     pub next: BTreeMap<TopicKey, u64>,
+    /// Where a crash has lowered a floor again, the floor: what lies between was told to be
+    /// gone, perhaps, and is there again.
+    pub doubt: BTreeMap<TopicKey, u64>,
 }
 
 impl Place {
     /// The next seq of a topic.
     pub(crate) fn next(&self, topic: TopicKey) -> u64 {
         self.next.get(&topic).copied().unwrap_or(1)
+    }
+
+    /// Whether this seq may come although it lies before the place.
+    fn is_in_doubt(&self, topic: TopicKey, seq: u64) -> bool {
+        self.doubt.get(&topic).is_some_and(|floor| *floor <= seq && seq <= self.next(topic))
+    }
+
+    /// Everything up to `to` was accounted for.
+    fn advance(&mut self, topic: TopicKey, to: u64) {
+        let next = self.next(topic).max(to + 1);
+        if to + 1 >= self.next(topic) {
+            self.doubt.remove(&topic);
+        }
+        self.next.insert(topic, next);
     }
 }
 
@@ -55,6 +72,8 @@ pub(crate) struct Follower {
     pub topic: Option<TopicKey>,
     pub place: Place,
     pub begin: Begin,
+    /// It follows a pattern and began with a token.
+    pub is_resumed: bool,
     /// Up to this seq only the newest of each key come.
     pub newest_to: u64,
     /// It must be told first that what it saw was lost.
@@ -215,6 +234,7 @@ impl World {
             Begin::Time(_) | Begin::Token => from <= next,
             Begin::Exact => from == next,
         };
+        let begins_well = begins_well || follower.place.is_in_doubt(key, from);
         ensure(begins_well && from <= to, || format!("{}: {from}..{to} after {next}", story()))?;
         let mut delivered = messages.iter().peekable();
         let mut line = String::new();
@@ -264,7 +284,7 @@ impl World {
                 delivered.peek().map(|each| each.seq)
             )
         })?;
-        follower.place.next.insert(key, to + 1);
+        follower.place.advance(key, to);
         follower.begin = Begin::Exact;
         self.note(format_args!("  f{number} {name} {from}..{to}:{line}"));
         Ok(())
@@ -356,13 +376,16 @@ impl World {
             // It stood within a hole, and nobody knows how much of that it had seen.
             (None, begin) => follower.topic.is_none() || begin == Begin::Token,
         };
-        if !begins_well {
+        let in_doubt = from.is_some_and(|from| follower.place.is_in_doubt(key, from));
+        // The token of a pattern does not know which gaps were told ahead of their place.
+        let is_repeated = follower.is_resumed && from.is_some_and(|from| from < next);
+        if !begins_well && !in_doubt && !is_repeated {
             return wrong(&format!("it stands at {next}"));
         }
         if let Some(there) = self.not_gone(follower, key, gap) {
             return wrong(&format!("{there} is there; the floor is {}", self.floor(key)));
         }
-        follower.place.next.insert(key, next.max(to.0 + 1));
+        follower.place.advance(key, to.0);
         if to.0 + 1 >= next {
             follower.begin = Begin::Exact;
         }
