@@ -285,7 +285,9 @@ impl World {
             )
         })?;
         follower.place.advance(key, to);
-        follower.begin = Begin::Exact;
+        if to + 1 >= next {
+            follower.begin = Begin::Exact;
+        }
         self.note(format_args!("  f{number} {name} {from}..{to}:{line}"));
         Ok(())
     }
