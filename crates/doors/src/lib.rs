@@ -1,3 +1,20 @@
 //! The doors of gapless: they translate between a protocol and the broker, and hold no rules.
 
 pub mod native;
+
+/// A runtime as doors want it: it looks for new events after every few turns, so that busy
+/// connections do not keep others waiting. The usual interval is some sixty turns, and a turn
+/// of a connection that reads history takes half a millisecond.
+///
+/// # Errors
+/// When the system has no threads to give.
+pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .event_interval(TURNS_BETWEEN_EVENTS)
+        .global_queue_interval(TURNS_BETWEEN_EVENTS)
+        .build()
+}
+
+/// Turns of tasks before the runtime looks at sockets and at wakes from other threads.
+const TURNS_BETWEEN_EVENTS: u32 = 2;

@@ -98,7 +98,7 @@ pub(crate) fn run(folder: Option<&Path>, raw: bool) -> Result<()> {
         return raw::serve(tell, wait_for_the_end);
     }
     let broker = open(folder.ok_or("a server needs a folder")?)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = gapless_doors::runtime()?;
     let options = NativeOptions {
         connections_max: CONNECTIONS_MAX,
         drain: Duration::from_millis(100),

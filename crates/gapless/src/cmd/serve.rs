@@ -45,11 +45,7 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     if let Some(address) = &options.listen {
         config.set("native.listen", address.clone(), Source::Flag)?;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        // Sockets are looked at often, so that busy connections do not keep others waiting.
-        .event_interval(8)
-        .enable_all()
-        .build()?;
+    let runtime = gapless_doors::runtime()?;
     runtime.block_on(serve(&config, out))
 }
 

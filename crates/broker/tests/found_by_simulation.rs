@@ -1,0 +1,189 @@
+//! What the simulator found, each as a story of its own that is short enough to read.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use gapless_broker::{Broker, Delivery, FollowError, From};
+use gapless_core::{
+    Compaction, DedupWindow, Durability, Expect, Message, PublishOptions, Retention, Seq,
+    TopicSettings,
+};
+use gapless_journal::ReadError;
+use gapless_journal::faulty::CrashKind;
+
+fn compacted() -> TopicSettings {
+    TopicSettings { compaction: Some(Compaction::default()), ..TopicSettings::default() }
+}
+
+fn create(broker: &Broker, topic: &str, settings: TopicSettings) {
+    broker.create_topic(&name(topic), settings).expect("the store is well");
+}
+
+fn put(broker: &Broker, topic: &str, key: &'static str) -> u64 {
+    publish(broker, topic, &Message::new("value").with_key(key)).first.0
+}
+
+/// A world that keeps nothing in memory that is in a segment.
+fn without_tail(seed: u64) -> World {
+    let mut world = World::new(seed);
+    world.options.journal.tail_bytes = 0;
+    world
+}
+
+/// Two superseded messages become one hole. Who saw the first of them must still be told of
+/// the second.
+#[test]
+fn a_reader_who_stands_within_a_hole_is_told_of_the_rest() {
+    let world = without_tail(1);
+    let broker = world.open();
+    create(&broker, "k", compacted());
+    create(&broker, "other", TopicSettings::default());
+    put(&broker, "k", "a");
+    text(&broker, "other", "between");
+    let mut follower = broker.subscribe(&pattern(">"), From::Beginning).expect("well");
+    drain(&mut follower);
+    let token = follower.token();
+    put(&broker, "k", "a");
+    text(&broker, "other", "between");
+    put(&broker, "k", "a");
+    broker.compact().expect("the disk works");
+    for of in [">", "k"] {
+        let mut follower = broker.subscribe(&pattern(of), From::Token(token)).expect("well");
+        let mut ledger = Ledger::from("k", 2);
+        ledger.next.insert("other".to_owned(), 2);
+        drain(&mut follower).iter().for_each(|delivery| ledger.note(delivery));
+        assert_eq!(ledger.next_of("k"), 4, "{of}");
+        assert_eq!(ledger.gaps.len(), 1, "{of}: {:?}", ledger.gaps);
+    }
+}
+
+/// The collector dropped what a floor let go while the floor was only in memory; then the
+/// power went, and the topic was back without its messages.
+#[test]
+fn nothing_is_dropped_before_the_floor_that_lets_it_go_is_safe() {
+    let world = without_tail(2);
+    let broker = world.open();
+    let age = Some(Duration::from_secs(1));
+    let retention = Retention { age, ..Retention::default() };
+    create(&broker, "t", TopicSettings { retention, ..TopicSettings::default() });
+    texts(&broker, "t", 1..=20);
+    broker.seal().expect("the disk works");
+    world.advance(2_000);
+    broker.turn();
+    let broker = world.crash(broker, CrashKind::Power);
+    create(&broker, "later", TopicSettings::default());
+    let forever = Retention::default();
+    let settings = TopicSettings { retention: forever, ..TopicSettings::default() };
+    broker.configure_topic(&name("t"), settings).expect("the store is well");
+    let mut follower = broker.subscribe(&pattern("t"), From::Seq(Seq(1))).expect("well");
+    let mut ledger = Ledger::from("t", 1);
+    drain(&mut follower).iter().for_each(|delivery| ledger.note(delivery));
+    assert_eq!(ledger.next_of("t"), 21);
+}
+
+#[test]
+fn other_settings_do_not_bring_back_what_the_former_let_go() {
+    let world = World::new(3);
+    let broker = world.open();
+    let retention = Retention { count: Some(2), ..Retention::default() };
+    create(&broker, "t", TopicSettings { retention, ..TopicSettings::default() });
+    texts(&broker, "t", 1..=5);
+    assert_eq!(broker.describe_topic(&name("t")).expect("it is there").first, Seq(4));
+    let info = broker.configure_topic(&name("t"), TopicSettings::default());
+    assert_eq!(info.expect("the store is well").first, Seq(4));
+}
+
+#[test]
+fn a_key_whose_messages_are_gone_has_no_last_seq() {
+    let world = World::new(4);
+    let broker = world.open();
+    create(&broker, "t", TopicSettings::default());
+    put(&broker, "t", "a");
+    broker.seal().expect("the disk works");
+    put(&broker, "t", "a");
+    broker.purge(&name("t"), Seq(3)).expect("the store is well");
+    let options =
+        PublishOptions { expect: Some(Expect::KeyLast(Seq(0))), ..PublishOptions::default() };
+    let message = Message::new("value").with_key("a");
+    let ack = broker.publish(&name("t"), &message, &options).wait().expect("the store is well");
+    assert_eq!(accepted(ack).first, Seq(3));
+}
+
+/// With a full disk what was accepted cannot settle; a look-up waited for it for ever.
+#[test]
+fn a_look_up_with_a_full_disk_says_so_and_a_follower_goes_on_where_it_stood() {
+    within(PATIENCE, || {
+        let world = World::new(5);
+        let broker = world.open();
+        create(&broker, "t", TopicSettings::default());
+        put(&broker, "t", "a");
+        put(&broker, "t", "b");
+        let mut follower = broker.subscribe(&pattern("t"), From::LastPerKey).expect("well");
+        world.fs.set_capacity(Some(0));
+        let memory =
+            PublishOptions { durability: Some(Durability::Memory), ..PublishOptions::default() };
+        let large = Message::new(vec![b'x'; 20_000]).with_key("c");
+        while !broker.journal_stats().full {
+            let _ = broker.publish(&name("t"), &large, &memory);
+            broker.turn();
+        }
+        assert!(broker.latest(&name("t"), b"a").is_err());
+        let failed = std::iter::from_fn(|| now(&mut follower)).find_map(Result::err);
+        assert!(matches!(failed, Some(FollowError::Read(ReadError::Full))), "{failed:?}");
+        world.fs.set_capacity(None);
+        broker.turn();
+        let found = seqs(&drain(&mut follower));
+        assert_eq!(found[..2], [1, 2]);
+    });
+}
+
+#[test]
+fn a_floor_within_a_hole_is_raised_to_its_end() {
+    let world = without_tail(6);
+    let broker = world.open();
+    create(&broker, "t", compacted());
+    for _ in 0..4 {
+        put(&broker, "t", "a");
+    }
+    broker.compact().expect("the disk works");
+    broker.purge(&name("t"), Seq(2)).expect("the store is well");
+    assert_eq!(broker.describe_topic(&name("t")).expect("it is there").first, Seq(4));
+    let follower = broker.subscribe(&pattern("t"), From::Beginning).expect("well");
+    let from = From::Token(follower.token());
+    let found = drain(&mut broker.subscribe(&pattern("t"), from).expect("well"));
+    assert_eq!((seqs(&found), gaps(&found).len()), (vec![4], 0));
+}
+
+#[test]
+fn who_stops_before_it_was_told_of_a_gap_is_told_when_it_goes_on() {
+    let world = World::new(7);
+    let broker = world.open();
+    create(&broker, "t", TopicSettings::default());
+    texts(&broker, "t", 1..=8);
+    broker.purge(&name("t"), Seq(5)).expect("the store is well");
+    let follower = broker.subscribe(&pattern("t"), From::Seq(Seq(2))).expect("well");
+    let from = From::Token(follower.token());
+    let found = drain(&mut broker.subscribe(&pattern("t"), from).expect("well"));
+    assert!(matches!(&found[..], [Delivery::Gap(gap), ..] if gap.to == Some(Seq(4))), "{found:?}");
+    assert_eq!(seqs(&found), [5, 6, 7, 8]);
+}
+
+/// Whether an id past its age was still in memory decided whether a larger window knew it.
+#[test]
+fn a_larger_window_does_not_bring_back_ids_past_their_age() {
+    let world = World::new(8);
+    let broker = world.open();
+    let window = |seconds| TopicSettings {
+        dedup: DedupWindow { time: Duration::from_secs(seconds), count: 100 },
+        ..TopicSettings::default()
+    };
+    create(&broker, "t", window(5));
+    let message = Message::new("body").with_id("once");
+    publish(&broker, "t", &message);
+    world.advance(6_000);
+    broker.configure_topic(&name("t"), window(120)).expect("the store is well");
+    let again = publish(&broker, "t", &message);
+    assert_eq!((again.first, again.duplicate), (Seq(2), false));
+}
