@@ -126,7 +126,7 @@ fn a_look_up_with_a_full_disk_says_so_and_a_follower_goes_on_where_it_stood() {
             PublishOptions { durability: Some(Durability::Memory), ..PublishOptions::default() };
         let large = Message::new(vec![b'x'; 20_000]).with_key("c");
         while !broker.journal_stats().full {
-            let _ = broker.publish(&name("t"), &large, &memory);
+            drop(broker.publish(&name("t"), &large, &memory));
             broker.turn();
         }
         assert!(broker.latest(&name("t"), b"a").is_err());
