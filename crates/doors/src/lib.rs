@@ -1,6 +1,27 @@
 //! The doors of gapless: they translate between a protocol and the broker, and hold no rules.
 
+mod answers;
+pub mod http;
 pub mod native;
+
+use std::path::PathBuf;
+
+/// Why a door did not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DoorError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// Which address.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another server listens on the Unix socket.
+    #[error("another server listens on {}", .0.display())]
+    InUse(PathBuf),
+}
 
 /// A runtime as doors want it: it looks for new events after every few turns, so that busy
 /// connections do not keep others waiting. The usual interval is some sixty turns, and a turn

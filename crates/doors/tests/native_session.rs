@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::*;
 use gapless_core::Message;
-use gapless_doors::native::{DoorError, NativeDoor, NativeOptions};
+use gapless_doors::DoorError;
+use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_protocol::*;
 
 #[test]

@@ -38,6 +38,15 @@ keys! {
     "native.hello_timeout_ms" = "5000", "how long a connection may take to say hello";
     "native.idle_timeout_ms" = "120000", "how long a connection may say nothing; 0 for ever";
     "native.drain_ms" = "5000", "how long connections get to finish at shutdown";
+    "http.listen" = "127.0.0.1:4280", "address of the HTTP door; empty for none";
+    "http.connections_max" = "20000", "most connections at the same time";
+    "http.streams_max" = "15000", "most open streams (SSE, WebSocket, long polls)";
+    "http.body_bytes_max" = "16777216", "largest body of a request in bytes";
+    "http.head_bytes_max" = "65536", "largest line and headers of a request in bytes";
+    "http.head_timeout_ms" = "10000", "how long the line and headers of a request may take";
+    "http.body_timeout_ms" = "60000", "how long the body of a request may take";
+    "http.drain_ms" = "5000", "how long requests get to finish at shutdown";
+    "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";
     "journal.tail_bytes" = "67108864", "bytes of the newest messages kept in memory";
     "journal.seal_bytes" = "67108864", "bytes of log after which a segment is written";
     "journal.recovery_threads" = "2", "threads that read history";

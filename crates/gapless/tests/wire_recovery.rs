@@ -86,7 +86,7 @@ impl Server {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let child = Command::new(env!("CARGO_BIN_EXE_gapless"))
-                .args(["serve", "--json", "--listen", listen, "--data"])
+                .args(["serve", "--json", "--listen", listen, "--http", "127.0.0.1:0", "--data"])
                 .arg(data)
                 .args(["--set", "journal.tail_bytes=65536"])
                 .args(["--set", "journal.seal_bytes=1048576"])

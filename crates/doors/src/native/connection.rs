@@ -24,7 +24,7 @@ use gapless_protocol::{
 };
 use tokio::time::{Instant, Sleep};
 
-use crate::native::answers::{error, part_ack, subscribe_error, trouble};
+use crate::answers::{error, part_ack, subscribe_error, trouble};
 use crate::native::deliver::{Followed, Stop, put_with};
 use crate::native::output::Output;
 use crate::native::ready::Ready;

@@ -10,7 +10,7 @@ use gapless_protocol::{
     RecoveryResponse, SplitError, SplitLimit, Token, Verb, cut_messages,
 };
 
-use crate::native::answers::{error, follow_error};
+use crate::answers::{error, follow_error};
 use crate::native::output::Output;
 use crate::native::ready::{Ready, SubscriptionWaker};
 

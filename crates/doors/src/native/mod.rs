@@ -5,7 +5,6 @@
 //! allow. A connection that does not read costs one bounded buffer; its subscriptions are
 //! places in a sequence and wait there. `docs/protocol.md` has every byte.
 
-mod answers;
 mod connection;
 mod deliver;
 mod options;
@@ -16,4 +15,4 @@ mod server;
 mod stream;
 
 pub use options::NativeOptions;
-pub use server::{DoorError, NativeDoor};
+pub use server::NativeDoor;

@@ -14,7 +14,7 @@ use gapless_protocol::{
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
-use crate::native::answers::{error, or_error, topic_info, trouble};
+use crate::answers::{error, or_error, topic_info, trouble};
 use crate::native::server::{Session, Shared};
 
 /// Topics or clients in one answer, at most.

@@ -15,29 +15,13 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::DoorError;
 use crate::native::connection::Connection;
 use crate::native::options::NativeOptions;
 use crate::native::stream::Stream;
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Why the door did not open.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DoorError {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; is another server running there?")]
-    Listen {
-        /// Which address.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Another server listens on the Unix socket.
-    #[error("another server listens on {}", .0.display())]
-    InUse(PathBuf),
-}
 
 /// A client that is connected.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
+use gapless_doors::http::{HttpDoor, HttpOptions};
 use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
@@ -38,6 +39,9 @@ pub(crate) struct ServeOptions {
     /// Address to listen on; the same as --set native.listen=ADDR. Port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
+    /// Address of the HTTP door and the page; the same as --set http.listen=ADDR
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
 }
 
 pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> Done {
@@ -45,12 +49,16 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     if let Some(address) = &options.listen {
         config.set("native.listen", address.clone(), Source::Flag)?;
     }
+    if let Some(address) = &options.http {
+        config.set("http.listen", address.clone(), Source::Flag)?;
+    }
     let runtime = gapless_doors::runtime()?;
     runtime.block_on(serve(&config, out))
 }
 
 async fn serve(config: &Config, out: &mut Output) -> Done {
     let (options, native) = (broker_options(config)?, native_options(config)?);
+    let http_options = http_options(config)?;
     let data = options.folder.clone();
     let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
@@ -62,22 +70,34 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
+    let http =
+        match config.text("http.listen") {
+            "" => None,
+            address => Some(HttpDoor::open(broker.clone(), http_options, address).await.map_err(
+                |error| Failure::failed(error).hint("choose another with --http host:port"),
+            )?),
+        };
     // Before it says that it is ready, since whoever reads that may end it at once; and not
     // before, so that a long opening can be called off, which harms nothing.
     let mut interrupt = Interrupt::listen()?;
     let epoch = broker.epoch().to_string();
     let address = door.tcp_address().map(|address| address.to_string());
     let socket = unix.as_ref().map(|path| format!("unix:{}", path.display()));
+    let page = http.as_ref().map(|door| format!("http://{}", door.address()));
     if out.json {
         out.json_line(&json!({
             "event": "ready", "version": env!("CARGO_PKG_VERSION"), "epoch": epoch,
             "data": data.display().to_string(), "native": address, "unix": socket,
+            "http": page,
         }))?;
     } else {
         out.line(format_args!("gapless {} is ready", env!("CARGO_PKG_VERSION")))?;
         out.line(format_args!("  data    {} (epoch {epoch})", data.display()))?;
         for address in [address, socket].into_iter().flatten() {
             out.line(format_args!("  native  {address}"))?;
+        }
+        if let Some(page) = &page {
+            out.line(format_args!("  http    {page}"))?;
         }
         if !out.quiet {
             out.line("Stop it with Ctrl-C; try: gapless pub hello.world 'first' --create")?;
@@ -86,6 +106,9 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     out.flush()?;
     interrupt.came().await;
     tracing::info!("stopping: connections get a moment to finish");
+    if let Some(http) = http {
+        http.close().await;
+    }
     door.close().await;
     let closed = tokio::task::spawn_blocking(move || broker.close()).await?;
     closed.map_err(Failure::failed)?;
@@ -169,6 +192,21 @@ fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
         idle_timeout: ms("native.idle_timeout_ms")?,
         drain: ms("native.drain_ms")?,
         ..NativeOptions::default()
+    })
+}
+
+fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
+    let ms = |key| config.get(key).map(Duration::from_millis);
+    let origins = config.text("http.cors_origins").split(',').map(str::trim);
+    Ok(HttpOptions {
+        connections_max: at_least(config, "http.connections_max", 1)?,
+        streams_max: config.get("http.streams_max")?,
+        body_bytes_max: at_least(config, "http.body_bytes_max", 1024)?,
+        head_bytes_max: at_least(config, "http.head_bytes_max", 8192)?,
+        head_timeout: ms("http.head_timeout_ms")?,
+        body_timeout: ms("http.body_timeout_ms")?,
+        drain: ms("http.drain_ms")?,
+        cors_origins: origins.filter(|origin| !origin.is_empty()).map(str::to_owned).collect(),
     })
 }
 

@@ -224,7 +224,9 @@ impl Server {
 
     fn spawn(folder: &Path, settings: &[String]) -> (Running, String) {
         let mut command = gapless();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(folder.join("data"));
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"])
+            .arg(folder.join("data"));
         command.current_dir(folder);
         for setting in settings {
             command.args(["--set", setting]);

@@ -1,0 +1,11 @@
+//! Consumer groups for programs.
+
+use std::sync::Arc;
+
+use axum::Router;
+
+use crate::http::server::Shared;
+
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+}

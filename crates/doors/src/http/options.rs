@@ -1,0 +1,39 @@
+//! Every maximum of the HTTP door, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Limits of the HTTP door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpOptions {
+    /// Most connections at the same time.
+    pub connections_max: usize,
+    /// Most streams (SSE, WebSocket, long polls) at the same time.
+    pub streams_max: usize,
+    /// Most bytes of a request's body.
+    pub body_bytes_max: usize,
+    /// Most bytes of a request's line and headers.
+    pub head_bytes_max: usize,
+    /// How long a request's line and headers may take to arrive.
+    pub head_timeout: Duration,
+    /// How long a request's body may take to arrive.
+    pub body_timeout: Duration,
+    /// How long connections get to finish when the door closes.
+    pub drain: Duration,
+    /// Origins that browsers may call from: `*` for all, empty for none but our own page.
+    pub cors_origins: Vec<String>,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            connections_max: 20_000,
+            streams_max: 15_000,
+            body_bytes_max: 16 * 1024 * 1024,
+            head_bytes_max: 64 * 1024,
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
+            drain: Duration::from_secs(5),
+            cors_origins: Vec::new(),
+        }
+    }
+}
