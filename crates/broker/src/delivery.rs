@@ -52,6 +52,7 @@ pub struct Messages {
     last_position: Position,
     now: Timestamp,
     parts: Vec<Bytes>,
+    mailed: bool,
 }
 
 /// A message with its numbers.
@@ -88,7 +89,12 @@ impl Messages {
         now: Timestamp,
         parts: Vec<Bytes>,
     ) -> Self {
-        Self { topic, from, to, last_position, now, parts }
+        Self { topic, from, to, last_position, now, parts, mailed: false }
+    }
+
+    /// The same, of volatile messages between those of the journal.
+    pub(crate) fn mailed(self) -> Self {
+        Self { mailed: true, ..self }
     }
 
     /// Where they were published.
@@ -109,6 +115,13 @@ impl Messages {
     /// The last position they account for: what a token is made of.
     pub fn last_position(&self) -> Position {
         self.last_position
+    }
+
+    /// What a token is made of after the message that stands at `position`, one of these.
+    /// Volatile messages of a pattern have positions that are no place of the journal; after
+    /// them a subscriber stands where it stood before.
+    pub fn place_after(&self, position: Position) -> Position {
+        if self.mailed { self.last_position } else { position }
     }
 
     /// How many bytes they have.

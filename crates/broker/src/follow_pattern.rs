@@ -148,7 +148,8 @@ impl PatternFollower {
                 let (range, now) = ((header.seq, header.last_seq()), inner.clock.now());
                 let parts = vec![mail.batch.bytes().clone()];
                 let position = self.handed_out;
-                Delivery::Messages(Messages::new(mail.subject, range, position, now, parts))
+                let messages = Messages::new(mail.subject, range, position, now, parts);
+                Delivery::Messages(messages.mailed())
             }
             Err(overflow) => Delivery::Gap(GapNotice {
                 topic: None,

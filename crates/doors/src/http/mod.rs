@@ -5,6 +5,7 @@
 //! [`problem`]. Nothing here holds a rule: handlers parse, call the broker, and answer.
 
 mod durable;
+mod event_stream;
 mod follow;
 mod groups;
 mod health;
@@ -13,6 +14,7 @@ mod options;
 mod page;
 mod problem;
 mod server;
+mod shown;
 mod source;
 mod topics;
 

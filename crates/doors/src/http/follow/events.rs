@@ -1,0 +1,237 @@
+//! What a subscription's steps are to those who follow over HTTP: one event after the other.
+//!
+//! Every seq of a topic is accounted for by exactly one event: its message, a `skipped` (it was
+//! compacted away or has expired) or a `gap` (it is gone). Every event that moves the place
+//! has a token; a stream that begins with it goes on right behind that event, also in the
+//! middle of a batch.
+//!
+//! How events look as bytes is not here.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use gapless_broker::{Delivery, FollowError, GapNotice, Messages, Subscription};
+use gapless_core::{Batch, Epoch, Position, Seq, Token, TopicName};
+use serde_json::{Value, json};
+
+use crate::answers::follow_error;
+use crate::http::shown::Shown;
+
+/// Something that a follower is told.
+#[derive(Debug)]
+pub(crate) enum Event<'a> {
+    /// A message.
+    Message(Shown<'a>),
+    /// Seqs of a topic that were compacted away or have expired; the token is there when
+    /// nothing follows that would have one.
+    Skipped { topic: &'a TopicName, from: Seq, to: Seq, token: Option<Token> },
+    /// Messages that will not come, and why.
+    Gap(&'a GapNotice, Token),
+    /// History follows: seqs if one topic is followed, else positions.
+    Recovering { from: u64, to: u64, by_topic: bool },
+    /// History is done; what follows is live.
+    Live(Token),
+    /// The end.
+    Ended(&'a FollowError),
+}
+
+impl Event<'_> {
+    /// What it is called, on every kind of stream the same.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Message(_) => "message",
+            Self::Skipped { .. } => "skipped",
+            Self::Gap(..) => "gap",
+            Self::Recovering { .. } => "recovering",
+            Self::Live(_) => "live",
+            Self::Ended(FollowError::Deleted(_)) => "deleted",
+            // Not `error`, which is what a browser calls a lost connection.
+            Self::Ended(_) => "failed",
+        }
+    }
+
+    /// The place behind it, if it moves the place.
+    pub(crate) fn token(&self) -> Option<Token> {
+        match self {
+            Self::Message(message) => Some(message.token),
+            Self::Gap(_, token) | Self::Live(token) => Some(*token),
+            Self::Skipped { token, .. } => *token,
+            Self::Recovering { .. } | Self::Ended(_) => None,
+        }
+    }
+
+    /// What it says, as JSON. Messages write themselves, which is faster.
+    pub(crate) fn facts(&self) -> Value {
+        match self {
+            Self::Message(_) => Value::Null,
+            Self::Skipped { topic, from, to, .. } => {
+                json!({"topic": topic.as_str(), "from": from.0, "to": to.0})
+            }
+            Self::Gap(gap, _) => json!({
+                "topic": gap.topic.as_ref().map(TopicName::as_str),
+                "from": gap.from.map(|seq| seq.0),
+                "to": gap.to.map(|seq| seq.0),
+                "positions": gap.positions.map(|(from, to)| [from.0, to.0]),
+                "reason": gap.reason.name(),
+            }),
+            Self::Recovering { from, to, by_topic } => {
+                json!({"from": from, "to": to, "by": if *by_topic { "seq" } else { "position" }})
+            }
+            Self::Live(token) => json!({"cursor": token.to_string()}),
+            Self::Ended(failed) => {
+                let answer = follow_error(failed);
+                json!({"code": answer.code, "detail": answer.message})
+            }
+        }
+    }
+}
+
+/// What came of asking for events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Some were handed out.
+    Some,
+    /// It is over.
+    Over,
+}
+
+/// A subscription, and what of its last step was not handed out yet.
+pub(crate) struct Events {
+    subscription: Subscription,
+    rest: Option<Rest>,
+    ended: bool,
+}
+
+/// Messages of one topic that are being handed out.
+struct Rest {
+    messages: Messages,
+    batches: VecDeque<Batch>,
+    /// The seq that must be accounted for next.
+    next: Seq,
+    epoch: Epoch,
+}
+
+impl Events {
+    pub(crate) fn new(subscription: Subscription) -> Self {
+        Self { subscription, rest: None, ended: false }
+    }
+
+    /// The place it begins at, before any event was handed out.
+    pub(crate) fn token(&self) -> Token {
+        self.subscription.token()
+    }
+
+    /// Hands events to `take` until it wants no more (false), or there are no more now.
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        take: &mut dyn FnMut(Event<'_>) -> bool,
+    ) -> Poll<Asked> {
+        let mut any = false;
+        loop {
+            if let Some(rest) = &mut self.rest {
+                any = true;
+                if !rest.hand_out(take) {
+                    return Poll::Ready(Asked::Some);
+                }
+                self.rest = None;
+            }
+            if self.ended {
+                return Poll::Ready(if any { Asked::Some } else { Asked::Over });
+            }
+            let wants_more = match self.subscription.poll_next(context) {
+                Poll::Pending if any => return Poll::Ready(Asked::Some),
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(delivery)) => self.tell(delivery, take),
+                Poll::Ready(Err(failed)) => {
+                    self.ended = true;
+                    take(Event::Ended(&failed))
+                }
+            };
+            any = true;
+            if !wants_more {
+                return Poll::Ready(Asked::Some);
+            }
+        }
+    }
+
+    /// Hands out what is one event; messages are kept to be handed out one by one.
+    fn tell(&mut self, delivery: Delivery, take: &mut dyn FnMut(Event<'_>) -> bool) -> bool {
+        let token = self.subscription.token();
+        match delivery {
+            Delivery::Messages(messages) => {
+                let batches = messages.batches().collect();
+                let (next, epoch) = (messages.from(), token.epoch);
+                self.rest = Some(Rest { messages, batches, next, epoch });
+                true
+            }
+            Delivery::Gap(gap) => take(Event::Gap(&gap, token)),
+            Delivery::Recovering { from, to } => {
+                let by_topic = self.subscription.follows_topic();
+                take(Event::Recovering { from, to, by_topic })
+            }
+            Delivery::Live => take(Event::Live(token)),
+        }
+    }
+}
+
+impl Rest {
+    fn token(&self, position: Position) -> Token {
+        Token { epoch: self.epoch, position: self.messages.place_after(position) }
+    }
+
+    /// True when all were handed out and more is wanted.
+    fn hand_out(&mut self, take: &mut dyn FnMut(Event<'_>) -> bool) -> bool {
+        while let Some(batch) = self.batches.front() {
+            let topic = self.messages.topic();
+            let mut next = self.next;
+            let mut wants_more = true;
+            for record in batch.records() {
+                let seq = batch.seq_of(&record);
+                if seq < next || seq > self.messages.to() {
+                    continue;
+                }
+                if !wants_more {
+                    self.next = next;
+                    return false;
+                }
+                if next < seq {
+                    let token = None;
+                    take(Event::Skipped { topic, from: next, to: seq.prev(), token });
+                }
+                let headers: Vec<(String, Bytes)> = match record.headers {
+                    [] => Vec::new(),
+                    _ => batch.message(&record).headers,
+                };
+                let position = batch.position_of(&record);
+                let message = Shown {
+                    topic: topic.as_str(),
+                    seq,
+                    position,
+                    token: self.token(position),
+                    time: batch.time(),
+                    key: record.key,
+                    id: record.id,
+                    ttl_ms: record.ttl_ms.map(u64::from),
+                    headers: &headers,
+                    body: record.body,
+                };
+                wants_more = take(Event::Message(message));
+                next = seq.next();
+            }
+            self.next = next;
+            self.batches.pop_front();
+            if !wants_more {
+                return false;
+            }
+        }
+        let (topic, from, to) = (self.messages.topic(), self.next, self.messages.to());
+        if to < from {
+            return true;
+        }
+        self.next = to.next();
+        let token = Some(self.token(self.messages.last_position()));
+        take(Event::Skipped { topic, from, to, token })
+    }
+}

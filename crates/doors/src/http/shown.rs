@@ -1,0 +1,273 @@
+//! A message as JSON: the one shape in which every stream of this door shows it.
+//!
+//! A body stands under the name of what it is: `json`, `text` or `base64`. So a text that looks
+//! like JSON stays a text, and nothing is guessed. What a message does not have is not there;
+//! one without body removes its key. One message is one line.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use gapless_core::{Position, Seq, Timestamp, Token};
+use serde::de::IgnoredAny;
+
+/// The header of a message that says what its body is.
+const CONTENT_TYPE: &str = "content-type";
+
+/// A message with its numbers, borrowed, to be written as JSON.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) seq: Seq,
+    pub(crate) position: Position,
+    /// The place right behind it.
+    pub(crate) token: Token,
+    pub(crate) time: Timestamp,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) id: Option<&'a [u8]>,
+    pub(crate) ttl_ms: Option<u64>,
+    pub(crate) headers: &'a [(String, Bytes)],
+    pub(crate) body: Option<&'a [u8]>,
+}
+
+impl Shown<'_> {
+    /// Appends it as one object without line ends.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        self.put_members(out);
+        out.push(b'}');
+    }
+
+    /// Appends what stands between the braces.
+    pub(crate) fn put_members(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"\"topic\":");
+        put_text(out, self.topic);
+        put_number(out, b",\"seq\":", self.seq.0);
+        put_number(out, b",\"position\":", self.position.0);
+        out.extend_from_slice(b",\"cursor\":\"");
+        put_token(out, self.token);
+        put_number(out, b"\",\"time_ms\":", self.time.0);
+        put_bytes(out, "key", self.key);
+        put_bytes(out, "id", self.id);
+        if let Some(ttl_ms) = self.ttl_ms {
+            put_number(out, b",\"ttl_ms\":", ttl_ms);
+        }
+        if !self.headers.is_empty() {
+            put_headers(out, self.headers);
+        }
+        self.put_body(out);
+    }
+
+    fn put_body(&self, out: &mut Vec<u8>) {
+        let Some(body) = self.body else { return };
+        let is_json = self
+            .headers
+            .iter()
+            .any(|(name, value)| name.eq_ignore_ascii_case(CONTENT_TYPE) && says_json(value));
+        if is_json && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
+            out.extend_from_slice(b",\"json\":");
+            put_compact(out, body);
+        } else {
+            match std::str::from_utf8(body) {
+                Ok(text) => {
+                    out.extend_from_slice(b",\"text\":");
+                    put_text(out, text);
+                }
+                Err(_) => {
+                    out.extend_from_slice(b",\"base64\":");
+                    put_base64(out, body);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a media type is JSON: `application/json`, or one that ends in `+json`.
+fn says_json(media_type: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(media_type) else { return false };
+    let essence = text.split(';').next().unwrap_or(text).trim().to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+/// A name with one value has that value, a name with several a list of them.
+fn put_headers(out: &mut Vec<u8>, headers: &[(String, Bytes)]) {
+    out.extend_from_slice(b",\"headers\":{");
+    for (at, (name, value)) in headers.iter().enumerate() {
+        if headers[..at].iter().any(|(before, _)| before == name) {
+            continue;
+        }
+        if at > 0 {
+            out.push(b',');
+        }
+        put_text(out, name);
+        out.push(b':');
+        let mut others = headers[at + 1..].iter().filter(|(each, _)| each == name).peekable();
+        if others.peek().is_none() {
+            put_value(out, value);
+            continue;
+        }
+        out.push(b'[');
+        put_value(out, value);
+        for (_, value) in others {
+            out.push(b',');
+            put_value(out, value);
+        }
+        out.push(b']');
+    }
+    out.push(b'}');
+}
+
+fn put_value(out: &mut Vec<u8>, value: &[u8]) {
+    match std::str::from_utf8(value) {
+        Ok(text) => put_text(out, text),
+        Err(_) => {
+            out.extend_from_slice(b"{\"base64\":");
+            put_base64(out, value);
+            out.push(b'}');
+        }
+    }
+}
+
+/// Bytes as text if they are, else as base64 under another name.
+fn put_bytes(out: &mut Vec<u8>, name: &str, bytes: Option<&[u8]>) {
+    let Some(bytes) = bytes else { return };
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    match std::str::from_utf8(bytes) {
+        Ok(text) => {
+            out.extend_from_slice(b"\":");
+            put_text(out, text);
+        }
+        Err(_) => {
+            out.extend_from_slice(b"_base64\":");
+            put_base64(out, bytes);
+        }
+    }
+}
+
+fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
+    out.extend_from_slice(base64(bytes).as_bytes());
+    out.push(b'"');
+}
+
+/// Base64 as in RFC 4648, with padding.
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+fn put_number(out: &mut Vec<u8>, before: &[u8], number: u64) {
+    out.extend_from_slice(before);
+    put_digits(out, number);
+}
+
+/// A number in decimal, without the machinery of formatting: this is the hot path.
+fn put_digits(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// A token as its `Display` writes it.
+pub(crate) fn put_token(out: &mut Vec<u8>, token: Token) {
+    for shift in (0..16).rev() {
+        out.push(b"0123456789abcdef"[(token.epoch.0 >> (4 * shift)) as usize & 15]);
+    }
+    out.push(b':');
+    put_digits(out, token.position.0);
+}
+
+/// Appends a text as a JSON string.
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    // A Vec takes everything.
+    let _ = serde_json::to_writer(out, text);
+}
+
+/// Appends valid JSON without the blanks and line ends between its parts.
+fn put_compact(out: &mut Vec<u8>, json: &[u8]) {
+    let (mut in_text, mut escaped) = (false, false);
+    for &byte in json {
+        if in_text || !byte.is_ascii_whitespace() {
+            out.push(byte);
+        }
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless_core::{Epoch, Message};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn shown(message: &Message) -> String {
+        let mut out = Vec::new();
+        let shown = Shown {
+            topic: "orders",
+            seq: Seq(7),
+            position: Position(9),
+            token: Token { epoch: Epoch(0xab), position: Position(9) },
+            time: Timestamp(1000),
+            key: message.key.as_deref(),
+            id: message.id.as_deref(),
+            ttl_ms: None,
+            headers: &message.headers,
+            body: message.body.as_deref(),
+        };
+        shown.put(&mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn json_text_and_bytes_are_told_apart() {
+        let numbers = r#"{"topic":"orders","seq":7,"position":9,"#.to_owned()
+            + r#""cursor":"00000000000000ab:9","time_ms":1000"#;
+        let text = shown(&Message::new("a\n\"b\""));
+        assert_eq!(text, numbers.clone() + r#","text":"a\n\"b\""}"#);
+        assert_eq!(shown(&Message::tombstone("k")), numbers + r#","key":"k"}"#);
+        let json = "{ \"n\": 12345678901234567890.10,\n \"a \\\" b\": 1 }";
+        let json = Message::new(json).with_header("Content-Type", "application/json");
+        let end = r#","json":{"n":12345678901234567890.10,"a \" b":1}}"#;
+        assert!(shown(&json).ends_with(end), "{}", shown(&json));
+        let wrong = Message::new("{").with_header(CONTENT_TYPE, "application/json");
+        assert!(shown(&wrong).ends_with(r#","text":"{"}"#));
+        assert!(shown(&Message::new(&[0xff, 0][..])).ends_with(r#","base64":"/wA="}"#));
+    }
+
+    #[test]
+    fn repeated_headers_and_bytes_in_them_stay() {
+        let message = Message::tombstone(&[0xfe][..])
+            .with_header("a", "1")
+            .with_header("b", &[0xff][..])
+            .with_header("a", "2");
+        let value: Value = serde_json::from_str(&shown(&message)).expect("JSON");
+        assert_eq!(value["key_base64"], "/g==");
+        assert_eq!(value["headers"], json!({"a": ["1", "2"], "b": {"base64": "/w=="}}));
+    }
+
+    #[test]
+    fn numbers_and_tokens_are_written_as_everywhere() {
+        for number in [0, 9, 10, u64::MAX] {
+            let mut out = Vec::new();
+            put_digits(&mut out, number);
+            assert_eq!(out, number.to_string().into_bytes());
+            let token = Token { epoch: Epoch(number), position: Position(number) };
+            out.clear();
+            put_token(&mut out, token);
+            assert_eq!(out, token.to_string().into_bytes());
+        }
+    }
+}
