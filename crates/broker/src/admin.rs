@@ -31,6 +31,20 @@ pub struct TopicInfo {
     pub bytes: u64,
 }
 
+/// Where a topic begins and ends, and which one it is: what a reader must know, without the
+/// look into segments that [`TopicInfo`] takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicPlace {
+    /// Its number, which no other topic ever has.
+    pub id: u64,
+    /// Whether its messages are in the journal.
+    pub durable: bool,
+    /// The first seq that can be read.
+    pub first: Seq,
+    /// One past the last seq that can be read.
+    pub next: Seq,
+}
+
 impl Broker {
     /// Makes a topic. One that is there with equal settings is fine.
     ///
@@ -165,6 +179,19 @@ impl Broker {
         let cell = self.inner.cell(name)?;
         self.inner.enforce_age(&cell, self.inner.clock.now())?;
         Ok(self.inner.describe(&cell))
+    }
+
+    /// Where a topic begins and ends.
+    ///
+    /// # Errors
+    /// When there is no such topic.
+    pub fn topic_place(&self, name: &TopicName) -> Result<TopicPlace, TopicError> {
+        let cell = self.inner.cell(name)?;
+        self.inner.enforce_age(&cell, self.inner.clock.now())?;
+        let state = cell.lock();
+        let view = state.view();
+        let durable = state.is_durable();
+        Ok(TopicPlace { id: cell.id.0, durable, first: view.first, next: view.next })
     }
 
     /// The topics that match, by name. The broker's own are shown only to patterns that

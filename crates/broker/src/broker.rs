@@ -261,6 +261,14 @@ impl Broker {
         lock(&self.inner.cells).get(name).and_then(|(value, _)| value.clone())
     }
 
+    /// The cells whose names begin with `prefix`, in the order of their names.
+    pub fn cells_under(&self, prefix: &[u8]) -> Vec<(Bytes, Bytes)> {
+        let cells = lock(&self.inner.cells);
+        let from = cells.range(Bytes::copy_from_slice(prefix)..);
+        let under = from.take_while(|(name, _)| name.starts_with(prefix));
+        under.filter_map(|(name, (value, _))| Some((name.clone(), value.clone()?))).collect()
+    }
+
     /// Everybody who follows something, and what they are doing.
     pub fn subscribers(&self) -> Vec<SubscriberInfo> {
         lock(&self.inner.subscribers).values().map(|shared| shared.info()).collect()

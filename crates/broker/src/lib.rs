@@ -52,7 +52,7 @@ mod topics;
 mod volatile;
 mod wait;
 
-pub use admin::TopicInfo;
+pub use admin::{TopicInfo, TopicPlace};
 pub use broker::{Broker, BrokerOptions, BrokerState};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
 pub use delivery::{Delivered, DeliveredRef, Delivery, GapNotice, Messages};

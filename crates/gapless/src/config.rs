@@ -45,6 +45,7 @@ keys! {
     "http.head_bytes_max" = "65536", "largest line and headers of a request in bytes";
     "http.head_timeout_ms" = "10000", "how long the line and headers of a request may take";
     "http.body_timeout_ms" = "60000", "how long the body of a request may take";
+    "http.long_poll_ms" = "3000", "how long a long poll of a stream waits";
     "http.drain_ms" = "5000", "how long requests get to finish at shutdown";
     "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";
     "journal.tail_bytes" = "67108864", "bytes of the newest messages kept in memory";

@@ -17,6 +17,9 @@ pub struct HttpOptions {
     pub head_timeout: Duration,
     /// How long a request's body may take to arrive.
     pub body_timeout: Duration,
+    /// How long a long poll of a stream waits. Short, so that it passes every proxy, and
+    /// because coming back costs one small request.
+    pub long_poll: Duration,
     /// How long connections get to finish when the door closes.
     pub drain: Duration,
     /// Origins that browsers may call from: `*` for all, empty for none but our own page.
@@ -32,6 +35,7 @@ impl Default for HttpOptions {
             head_bytes_max: 64 * 1024,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
+            long_poll: Duration::from_secs(3),
             drain: Duration::from_secs(5),
             cors_origins: Vec::new(),
         }

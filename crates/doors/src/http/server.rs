@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) options: HttpOptions,
     /// A permit for each open stream.
     pub(crate) streams: Arc<Semaphore>,
+    /// The streams of the Durable Streams protocol.
+    pub(crate) durable: durable::Streams,
     closing: watch::Receiver<bool>,
 }
 
@@ -58,7 +60,8 @@ impl HttpDoor {
         let bound = listener.local_addr().map_err(failed)?;
         let (close, closing) = watch::channel(false);
         let streams = Arc::new(Semaphore::new(options.streams_max));
-        let shared = Arc::new(Shared { broker, options, streams, closing });
+        let durable = durable::Streams::open(&broker);
+        let shared = Arc::new(Shared { broker, options, streams, durable, closing });
         let accepting = tokio::spawn(accept(shared, listener));
         Ok(Self { address: bound, close, accepting })
     }
@@ -93,6 +96,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     let router = router(Arc::clone(&shared));
     let permits = Arc::new(Semaphore::new(shared.options.connections_max));
     let mut connections = JoinSet::new();
+    connections.spawn(durable::sweep(Arc::clone(&shared)));
     loop {
         tokio::select! {
             () = shared.closed() => break,
