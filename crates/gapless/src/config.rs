@@ -47,6 +47,7 @@ keys! {
     "http.body_timeout_ms" = "60000", "how long the body of a request may take";
     "http.long_poll_ms" = "3000", "how long a long poll of a stream waits";
     "http.drain_ms" = "5000", "how long requests get to finish at shutdown";
+    "http.metrics_topics_max" = "1000", "most topics that /metrics shows one by one";
     "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";
     "journal.tail_bytes" = "67108864", "bytes of the newest messages kept in memory";
     "journal.seal_bytes" = "67108864", "bytes of log after which a segment is written";

@@ -1,7 +1,8 @@
 //! The one numbered list of errors of the protocol.
 //!
 //! Numbers below 100 are core's reasons for refusing a publish ([`RejectReason`]), those below
-//! 200 are core's system trouble ([`PubSubError`]), those from 200 on are the protocol's own.
+//! 200 are core's system trouble ([`PubSubError`]), those from 200 on are the protocol's own, those
+//! from 300 on are of requests over HTTP.
 //! One fact has one number: that a topic does not exist is 11 whether a publish, a describe or
 //! a read finds it out. A number once given is never given again; `tests/golden/errors.txt`
 //! holds them all.
@@ -107,6 +108,14 @@ errors! {
     227 UnexpectedKind DidNotHappen "a frame of this kind is not for this side to send",
     228 WriteTimeout DidNotHappen "what was sent was not taken in time; the connection ends",
     229 TooLargeToDeliver DidNotHappen "a message does not fit into a frame of this connection",
+
+    300 BadRequest DidNotHappen "the request cannot be read: a parameter, a header or the body is wrong",
+    301 NoSuchPath DidNotHappen "there is nothing at this path",
+    302 MethodNotAllowed DidNotHappen "the path is there, but not for this method",
+    303 NoSuchMessage DidNotHappen "there is no such message: it is gone, or was never there",
+    304 HeadTooLarge DidNotHappen "the request's line and headers are larger than the server allows",
+    305 RequestTimeout DidNotHappen "the request did not arrive in time",
+    306 BodyTooLarge DidNotHappen "the request's body is larger than the server allows",
 }
 
 impl ErrorCode {

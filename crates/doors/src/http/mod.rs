@@ -4,6 +4,7 @@
 //! Every error leaves as a problem (RFC 9457) with the number of the one list, by
 //! [`problem`]. Nothing here holds a rule: handlers parse, call the broker, and answer.
 
+mod body;
 mod durable;
 mod event_stream;
 mod follow;
@@ -11,12 +12,17 @@ mod groups;
 mod health;
 mod messages;
 mod options;
+mod origin;
 mod page;
+mod params;
 mod problem;
+mod publish;
 mod server;
+mod settings;
 mod shown;
 mod source;
 mod topics;
+mod wire;
 
 pub use options::HttpOptions;
-pub use server::HttpDoor;
+pub use server::{HttpDoor, keep_metrics_small};

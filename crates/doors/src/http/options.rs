@@ -22,6 +22,8 @@ pub struct HttpOptions {
     pub long_poll: Duration,
     /// How long connections get to finish when the door closes.
     pub drain: Duration,
+    /// Most topics that `/metrics` shows one by one; with more, it shows none of them.
+    pub metrics_topics_max: usize,
     /// Origins that browsers may call from: `*` for all, empty for none but our own page.
     pub cors_origins: Vec<String>,
 }
@@ -37,6 +39,7 @@ impl Default for HttpOptions {
             body_timeout: Duration::from_secs(60),
             long_poll: Duration::from_secs(3),
             drain: Duration::from_secs(5),
+            metrics_topics_max: 1000,
             cors_origins: Vec::new(),
         }
     }

@@ -1,10 +1,25 @@
 //! Errors as `application/problem+json` (RFC 9457), with the numbers of the one list.
+//!
+//! Handlers return a [`Problem`]; what axum and its extractors answer by themselves becomes
+//! one on its way out, in [`everywhere`]. So whoever reads an error reads it one way.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::body::to_bytes;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use gapless_core::Fate;
+use gapless_broker::{SubscribeError, TopicError};
+use gapless_core::{Fate, PubSubError, RejectReason};
 use gapless_protocol::{ErrorAnswer, ErrorCode};
 use serde_json::{Map, Value, json};
+
+use crate::answers;
+
+/// The media type of all problems.
+pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Bytes of an answer of axum's own that are kept as the detail of a problem.
+const DETAIL_BYTES_MAX: usize = 4 * 1024;
 
 /// What went wrong with a request: a number of the one list, a status, a sentence, and facts.
 #[derive(Clone, Debug)]
@@ -20,6 +35,11 @@ impl Problem {
         Self { code, status: status(code), detail: detail.to_string(), facts: Map::new() }
     }
 
+    /// A request that cannot be read.
+    pub(crate) fn bad_request(detail: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::BadRequest, detail)
+    }
+
     /// With another status than the code's usual one.
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
@@ -31,6 +51,32 @@ impl Problem {
         self.facts.insert(name.to_owned(), value.into());
         self
     }
+
+    /// The members, as they are in the body of an answer or in a line of one.
+    pub(crate) fn to_json(&self) -> Value {
+        let fate = match self.code.fate() {
+            Fate::DidNotHappen => "did not happen",
+            _ => "unknown",
+        };
+        let mut members = json!({
+            "type": format!("urn:gapless:problem:{}", self.code.name()),
+            "title": self.code.sentence(),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "code": self.code.number(),
+            "name": self.code.name(),
+            "fate": fate,
+        });
+        if let Some(members) = members.as_object_mut() {
+            members.extend(self.facts.clone());
+        }
+        members
+    }
+
+    /// Whether the same request may well succeed a little later.
+    fn is_passing(&self) -> bool {
+        matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+    }
 }
 
 impl From<ErrorAnswer> for Problem {
@@ -40,38 +86,130 @@ impl From<ErrorAnswer> for Problem {
     }
 }
 
+impl From<TopicError> for Problem {
+    fn from(failed: TopicError) -> Self {
+        answers::topic_error(&failed).into()
+    }
+}
+
+impl From<SubscribeError> for Problem {
+    fn from(failed: SubscribeError) -> Self {
+        answers::subscribe_error(&failed).into()
+    }
+}
+
+impl From<PubSubError> for Problem {
+    fn from(failed: PubSubError) -> Self {
+        answers::trouble(&failed).into()
+    }
+}
+
+impl From<RejectReason> for Problem {
+    fn from(reason: RejectReason) -> Self {
+        let problem = Self::new(ErrorCode::from(&reason), reason);
+        match reason {
+            RejectReason::ExpectedSeq { actual } => problem.with("actual", actual.0),
+            RejectReason::TooLarge { bytes, max } => problem.with("bytes", bytes).with("max", max),
+            _ => problem,
+        }
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let fate = match self.code.fate() {
-            Fate::DidNotHappen => "did not happen",
-            _ => "unknown",
-        };
-        let mut body = json!({
-            "type": format!("about:blank#{}", self.code.name()),
-            "title": self.code.sentence(),
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-            "code": self.code.number(),
-            "name": self.code.name(),
-            "fate": fate,
-        });
-        if let Some(members) = body.as_object_mut() {
-            members.extend(self.facts);
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, PROBLEM_JSON);
+        if self.is_passing() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        let json = HeaderValue::from_static("application/problem+json");
-        (self.status, [(header::CONTENT_TYPE, json)], body.to_string()).into_response()
+        (self.status, headers, self.to_json().to_string()).into_response()
     }
+}
+
+/// Answers `404` where there is no path.
+pub(crate) async fn no_such_path(request: Request) -> Problem {
+    let path = request.uri().path();
+    Problem::new(
+        ErrorCode::NoSuchPath,
+        format_args!("there is nothing at {path}; /openapi.json lists what there is"),
+    )
+}
+
+/// Refuses paths and queries whose percent signs are none, and makes a problem of every error
+/// that is not one yet: those of axum and of its extractors are plain text or empty.
+pub(crate) async fn everywhere(request: Request, next: Next) -> Response {
+    let uri = request.uri();
+    if !percent_signs_are_escapes(uri.path())
+        || !percent_signs_are_escapes(uri.query().unwrap_or(""))
+    {
+        return Problem::bad_request(
+            "a percent sign in the address is not followed by two hexadecimal digits; \
+             write %25 for the sign itself",
+        )
+        .into_response();
+    }
+    let method = request.method().clone();
+    let response = next.run(request).await;
+    let code = match response.status() {
+        StatusCode::NOT_FOUND => ErrorCode::NoSuchPath,
+        StatusCode::METHOD_NOT_ALLOWED => ErrorCode::MethodNotAllowed,
+        StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
+        StatusCode::REQUEST_TIMEOUT => ErrorCode::RequestTimeout,
+        status if status.is_client_error() => ErrorCode::BadRequest,
+        status if status.is_server_error() => ErrorCode::Internal,
+        _ => return response,
+    };
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    let plain = content_type.is_none_or(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    if !plain {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let said = to_bytes(body, DETAIL_BYTES_MAX).await.unwrap_or_default();
+    let detail = match (code, std::str::from_utf8(&said)) {
+        (ErrorCode::MethodNotAllowed, _) => {
+            let allowed = parts.headers.get(header::ALLOW).and_then(|allow| allow.to_str().ok());
+            let allowed = allowed.unwrap_or("none");
+            format!("{method} is not offered here; these are: {allowed}")
+        }
+        (_, Ok(said)) if !said.is_empty() => said.to_owned(),
+        _ => code.sentence().to_owned(),
+    };
+    let problem = Problem::new(code, detail).with_status(parts.status);
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.insert(header::CONTENT_TYPE, PROBLEM_JSON);
+    Response::from_parts(parts, problem.to_json().to_string().into())
+}
+
+fn percent_signs_are_escapes(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_escape = |at: usize| {
+        let digits = bytes.get(at + 1..at + 3);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    (0..bytes.len()).all(|at| bytes[at] != b'%' || is_escape(at))
 }
 
 /// The status of each number. A match without a catch-all would be better still, but the
 /// list is open: what is unknown here is the server's fault.
 fn status(code: ErrorCode) -> StatusCode {
     match code {
-        ErrorCode::UnknownTopic | ErrorCode::UnknownSubscription => StatusCode::NOT_FOUND,
+        ErrorCode::UnknownTopic
+        | ErrorCode::UnknownSubscription
+        | ErrorCode::NoSuchPath
+        | ErrorCode::NoSuchMessage => StatusCode::NOT_FOUND,
+        ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorCode::TopicDeleted => StatusCode::GONE,
-        ErrorCode::TopicExists | ErrorCode::StorageFixed | ErrorCode::Ahead => StatusCode::CONFLICT,
+        ErrorCode::TopicExists
+        | ErrorCode::StorageFixed
+        | ErrorCode::Ahead
+        | ErrorCode::NoSubscribers
+        | ErrorCode::NotDurable => StatusCode::CONFLICT,
         ErrorCode::ExpectedSeq => StatusCode::PRECONDITION_FAILED,
-        ErrorCode::TooLarge | ErrorCode::FrameTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorCode::TooLarge | ErrorCode::FrameTooLarge | ErrorCode::BodyTooLarge => {
+            StatusCode::PAYLOAD_TOO_LARGE
+        }
+        ErrorCode::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         ErrorCode::NotAuthorised | ErrorCode::ReservedName => StatusCode::FORBIDDEN,
         ErrorCode::NotAuthenticated => StatusCode::UNAUTHORIZED,
         ErrorCode::QueueFull
@@ -84,12 +222,39 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::Poisoned
         | ErrorCode::Unavailable
         | ErrorCode::Fenced
+        | ErrorCode::PartitionDrop
         | ErrorCode::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         ErrorCode::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         ErrorCode::Internal | ErrorCode::Damaged | ErrorCode::ReadFailed => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
-        ErrorCode::IdleTimeout => StatusCode::REQUEST_TIMEOUT,
+        ErrorCode::IdleTimeout | ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
         _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_the_list_has_an_error_status_and_a_fate() {
+        for code in ErrorCode::ALL {
+            let problem = Problem::new(*code, "why");
+            assert!(problem.status.as_u16() >= 400, "{}", code.name());
+            let json = problem.to_json();
+            assert_eq!(json["code"], code.number());
+            assert!(["did not happen", "unknown"].contains(&json["fate"].as_str().unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_percent_sign_needs_two_digits() {
+        for good in ["", "/a", "/a%20b", "%c3%A9"] {
+            assert!(percent_signs_are_escapes(good), "{good}");
+        }
+        for bad in ["%", "/a%2", "/a%zz", "%%20", "%e"] {
+            assert!(!percent_signs_are_escapes(bad), "{bad}");
+        }
     }
 }

@@ -1,23 +1,51 @@
 //! The listener of the HTTP door, its limits, and all its paths put together.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::{from_fn, from_fn_with_state};
 use gapless_broker::Broker;
+use gapless_core::Timestamp;
+use gapless_protocol::ErrorCode;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 
 use crate::DoorError;
 use crate::http::options::HttpOptions;
-use crate::http::{durable, follow, groups, health, messages, page, source, topics};
+use crate::http::problem::Problem;
+use crate::http::wire::{Io, Wire};
+use crate::http::{body, durable, follow, groups, health, messages, origin, page, problem};
+use crate::http::{source, topics};
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a connection that the server ends is listened to, so that its peer can read the
+/// last answer: with unread bytes the system would throw that away.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes that are thrown away meanwhile, at most.
+const LINGER_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of a body that are read in one go, at most; what publishers stream comes in large
+/// pieces then.
+const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// Answers that are smaller are not compressed: a packet is a packet.
+const COMPRESSED_BYTES_MIN: u16 = 1400;
+
+/// How often the recorder of metrics puts away what nobody has asked for.
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// What all requests share.
 pub(crate) struct Shared {
@@ -27,26 +55,92 @@ pub(crate) struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     /// The streams of the Durable Streams protocol.
     pub(crate) durable: durable::Streams,
+    /// What is recorded for Prometheus, if the process records it.
+    pub(crate) metrics: Option<PrometheusHandle>,
+    /// When the door got its broker.
+    pub(crate) since: Timestamp,
     closing: watch::Receiver<bool>,
 }
 
 impl Shared {
     /// Resolves when the door is closing; streams end then.
     pub(crate) async fn closed(&self) {
-        // An error means that the door is gone, which is as good.
-        let _ = self.closing.clone().wait_for(|closing| *closing).await;
+        closed(self.closing.clone()).await;
     }
+}
+
+async fn closed(mut closing: watch::Receiver<bool>) {
+    // An error means that the door is gone, which is as good.
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// Runs what may block where blocking is allowed.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Problem::new(ErrorCode::Internal, error))
 }
 
 /// An open HTTP door.
 pub struct HttpDoor {
     address: SocketAddr,
+    options: HttpOptions,
+    paths: Arc<Paths>,
+    closing: watch::Receiver<bool>,
     close: watch::Sender<bool>,
     accepting: tokio::task::JoinHandle<()>,
+    /// What is done now and then while a broker is served; it ends when the door closes.
+    chores: JoinSet<()>,
+}
+
+/// What is answered: little until the broker is there, then everything.
+struct Paths {
+    before: Router,
+    all: OnceLock<Router>,
 }
 
 impl HttpDoor {
-    /// Opens the door on a TCP address. Port 0 takes a free one.
+    /// Opens the door on a TCP address. Port 0 takes a free one. Until [`HttpDoor::serve`] it
+    /// only says that the store is being opened.
+    ///
+    /// # Errors
+    /// When it cannot be listened on.
+    pub async fn listen(options: HttpOptions, address: &str) -> Result<Self, DoorError> {
+        let failed = |source| DoorError::Listen { address: address.to_owned(), source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let (close, closing) = watch::channel(false);
+        let before = health::routes_before_opening().layer(from_fn(problem::everywhere));
+        let paths = Arc::new(Paths { before, all: OnceLock::new() });
+        let limits = options.clone();
+        let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
+        let accepting = tokio::spawn(accepting);
+        let chores = JoinSet::new();
+        Ok(Self { address: bound, options, paths, closing, close, accepting, chores })
+    }
+
+    /// Serves this broker from now on; `metrics` is what `/metrics` shows, if anything is
+    /// recorded.
+    pub fn serve(&mut self, broker: Broker, metrics: Option<PrometheusHandle>) {
+        let since = broker.now();
+        let shared = Shared {
+            since,
+            durable: durable::Streams::open(&broker),
+            broker,
+            options: self.options.clone(),
+            streams: Arc::new(Semaphore::new(self.options.streams_max)),
+            metrics,
+            closing: self.closing.clone(),
+        };
+        let shared = Arc::new(shared);
+        // A door serves one broker: the first it was given.
+        if self.paths.all.set(router(Arc::clone(&shared))).is_ok() {
+            self.chores.spawn(durable::sweep(shared));
+        }
+    }
+
+    /// Opens the door on a TCP address for a broker that is there already.
     ///
     /// # Errors
     /// When it cannot be listened on.
@@ -55,15 +149,9 @@ impl HttpDoor {
         options: HttpOptions,
         address: &str,
     ) -> Result<Self, DoorError> {
-        let failed = |source| DoorError::Listen { address: address.to_owned(), source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
-        let (close, closing) = watch::channel(false);
-        let streams = Arc::new(Semaphore::new(options.streams_max));
-        let durable = durable::Streams::open(&broker);
-        let shared = Arc::new(Shared { broker, options, streams, durable, closing });
-        let accepting = tokio::spawn(accept(shared, listener));
-        Ok(Self { address: bound, close, accepting })
+        let mut door = Self::listen(options, address).await?;
+        door.serve(broker, None);
+        Ok(door)
     }
 
     /// The address it listens on.
@@ -76,10 +164,29 @@ impl HttpDoor {
         let _ = self.close.send(true);
         // A panic in it is told by the runtime; there is nothing left to end.
         let _ = self.accepting.await;
+        self.chores.join_all().await;
+    }
+}
+
+/// Keeps the recorder small while nobody asks for `/metrics`.
+pub async fn keep_metrics_small(recorder: PrometheusHandle) {
+    let mut due = tokio::time::interval(UPKEEP);
+    loop {
+        due.tick().await;
+        recorder.run_upkeep();
     }
 }
 
 fn router(shared: Arc<Shared>) -> Router {
+    // Those that stream flush each piece, or are not compressed at all.
+    let worth_it = SizeAbove::new(COMPRESSED_BYTES_MIN)
+        .and(NotForContentType::SSE)
+        .and(NotForContentType::IMAGES)
+        .and(NotForContentType::const_new("application/octet-stream"))
+        .and(NotForContentType::const_new("font/"));
+    let compression =
+        CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(worth_it);
+    let options = &shared.options;
     Router::new()
         .merge(source::routes())
         .merge(topics::routes())
@@ -89,24 +196,38 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(health::routes())
         .merge(durable::routes())
         .merge(page::routes())
+        .fallback(problem::no_such_path)
+        .layer(from_fn_with_state(Arc::clone(&shared), body::in_time))
+        .layer(DefaultBodyLimit::max(options.body_bytes_max))
+        .layer(from_fn_with_state(Arc::clone(&shared), origin::guard))
+        .layer(from_fn(problem::everywhere))
+        .layer(compression)
+        .layer(origin::cors(&options.cors_origins))
         .with_state(shared)
 }
 
-async fn accept(shared: Arc<Shared>, listener: TcpListener) {
-    let router = router(Arc::clone(&shared));
-    let permits = Arc::new(Semaphore::new(shared.options.connections_max));
+async fn accept(
+    options: HttpOptions,
+    paths: Arc<Paths>,
+    closing: watch::Receiver<bool>,
+    listener: TcpListener,
+) {
+    let permits = Arc::new(Semaphore::new(options.connections_max));
+    let options = Arc::new(options);
     let mut connections = JoinSet::new();
-    connections.spawn(durable::sweep(Arc::clone(&shared)));
+    let closed = closed(closing.clone());
+    tokio::pin!(closed);
     loop {
         tokio::select! {
-            () = shared.closed() => break,
+            () = &mut closed => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     // Past the limit the connection is closed at once: it costs nothing.
                     if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
-                        let serving = serve(Arc::clone(&shared), router.clone(), stream);
+                        let (options, paths) = (Arc::clone(&options), Arc::clone(&paths));
+                        let closing = closing.clone();
                         connections.spawn(async move {
-                            serving.await;
+                            serve(options, paths, closing, stream).await;
                             drop(permit);
                         });
                     }
@@ -123,21 +244,61 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     while connections.join_next().await.is_some() {}
 }
 
-async fn serve(shared: Arc<Shared>, router: Router, stream: TcpStream) {
+async fn serve(
+    options: Arc<HttpOptions>,
+    paths: Arc<Paths>,
+    closing: watch::Receiver<bool>,
+    stream: TcpStream,
+) {
     // Without it small answers wait for the other side's delayed acks.
     let _ = stream.set_nodelay(true);
-    let service = TowerToHyperService::new(router);
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(shared.options.head_timeout)
-        .max_buf_size(shared.options.head_bytes_max)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    tokio::pin!(connection);
-    tokio::select! {
-        // An error is the peer's: it is gone or spoke no HTTP, and hyper has answered.
-        _ = connection.as_mut() => return,
-        () = shared.closed() => connection.as_mut().graceful_shutdown(),
+    let wire = Wire::new(stream);
+    let watched = Arc::clone(&wire);
+    let service = hyper::service::service_fn(move |request| {
+        watched.answering();
+        let router = paths.all.get().unwrap_or(&paths.before).clone();
+        tower::ServiceExt::oneshot(router, request)
+    });
+    let ended = {
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(options.head_timeout)
+            .max_header_size(options.head_bytes_max)
+            .max_buf_size(options.head_bytes_max.max(READ_BYTES_MAX))
+            .serve_connection(TokioIo::new(Io::new(Arc::clone(&wire))), service)
+            .with_upgrades();
+        tokio::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            () = closed(closing) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::time::timeout(options.drain, connection).await.ok()
+            }
+        }
+    };
+    if let Some(Err(error)) = &ended
+        && error.is_timeout()
+    {
+        let detail = format!("the head did not arrive within {:?}", options.head_timeout);
+        wire.tell_timeout(&Problem::new(ErrorCode::RequestTimeout, detail));
     }
-    let _ = tokio::time::timeout(shared.options.drain, connection).await;
+    // One that became a WebSocket is not ours any more.
+    if let (Some(_), Some(wire)) = (ended, Arc::into_inner(wire)) {
+        // The peer is gone or takes too long; both end it.
+        let _ = tokio::time::timeout(LINGER, linger(wire.stream)).await;
+    }
+}
+
+/// Says that nothing more comes, and waits until the peer has heard it.
+async fn linger(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.shutdown().await?;
+    let mut unread = [0; 4096];
+    let mut left = LINGER_BYTES_MAX;
+    while left > 0 {
+        match stream.read(&mut unread).await? {
+            0 => break,
+            bytes => left = left.saturating_sub(bytes),
+        }
+    }
+    Ok(())
 }

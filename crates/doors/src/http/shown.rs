@@ -7,11 +7,13 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use gapless_core::{Position, Seq, Timestamp, Token};
+use gapless_broker::Delivered;
+use gapless_core::time::whole_ms;
+use gapless_core::{Epoch, Position, Seq, Timestamp, Token, TopicName};
 use serde::de::IgnoredAny;
 
 /// The header of a message that says what its body is.
-const CONTENT_TYPE: &str = "content-type";
+pub(crate) const CONTENT_TYPE: &str = "content-type";
 
 /// A message with its numbers, borrowed, to be written as JSON.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +31,24 @@ pub(crate) struct Shown<'a> {
     pub(crate) body: Option<&'a [u8]>,
 }
 
-impl Shown<'_> {
+impl<'a> Shown<'a> {
+    /// A message that was found, to be shown.
+    pub(crate) fn of(topic: &'a TopicName, epoch: Epoch, found: &'a Delivered) -> Self {
+        let message = &found.message;
+        Self {
+            topic: topic.as_str(),
+            seq: found.seq,
+            position: found.position,
+            token: Token { epoch, position: found.position },
+            time: found.time,
+            key: message.key.as_deref(),
+            id: message.id.as_deref(),
+            ttl_ms: message.ttl.map(whole_ms),
+            headers: &message.headers,
+            body: message.body.as_deref(),
+        }
+    }
+
     /// Appends it as one object without line ends.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.push(b'{');
@@ -208,7 +227,7 @@ fn put_compact(out: &mut Vec<u8>, json: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use gapless_core::{Epoch, Message};
+    use gapless_core::Message;
     use serde_json::{Value, json};
 
     use super::*;

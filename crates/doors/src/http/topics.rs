@@ -2,10 +2,152 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json as JsonAnswer, Router};
+use gapless_core::{Pattern, Seq, TopicName, TopicSettings};
+use gapless_protocol::ErrorCode;
+use serde_json::{Value, json};
 
-use crate::http::server::Shared;
+use crate::http::body::Json;
+use crate::http::params::Params;
+use crate::http::problem::Problem;
+use crate::http::server::{Shared, blocking};
+use crate::http::settings::{Changes, topic_json};
+
+/// Topics in one answer, at most.
+const LIST_MAX: usize = 1000;
+/// Topics in one answer, unless the request says otherwise.
+const LIST_DEFAULT: usize = 100;
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
+        .route("/v1/topics", get(list))
+        .route("/v1/topics/{name}", get(describe).put(create).patch(configure).delete(delete))
+        .route("/v1/topics/{name}/purge", post(purge))
+}
+
+/// The topic that the path names.
+pub(crate) struct TopicPath(pub(crate) TopicName);
+
+impl<S: Send + Sync> FromRequestParts<S> for TopicPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = RawPathParams::from_request_parts(parts, state).await;
+        let params = params.map_err(Problem::bad_request)?;
+        let name = params.iter().find(|(name, _)| *name == "name").map_or("", |(_, value)| value);
+        topic_name(name).map(Self)
+    }
+}
+
+/// The name of a topic, or a problem that says what is wrong with it.
+pub(crate) fn topic_name(text: &str) -> Result<TopicName, Problem> {
+    TopicName::parse(text).map_err(|why| {
+        Problem::new(ErrorCode::InvalidTopic, format_args!("{text:?} is no topic name: {why}"))
+    })
+}
+
+async fn list(
+    State(shared): State<Arc<Shared>>,
+    mut params: Params,
+) -> Result<JsonAnswer<Value>, Problem> {
+    let pattern = params.text("pattern")?.unwrap_or_else(|| ">".into());
+    let pattern =
+        Pattern::parse(&pattern).map_err(|why| Problem::new(ErrorCode::BadPattern, why))?;
+    let after = params.text("after")?.map(|after| topic_name(&after)).transpose()?;
+    let limit = params.parsed("limit")?.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX);
+    params.finish()?;
+    let broker = shared.broker.clone();
+    let mut topics = blocking(move || broker.list_topics(&pattern)).await?;
+    if let Some(after) = after {
+        topics.retain(|info| info.name > after);
+    }
+    let more = topics.len() > limit;
+    topics.truncate(limit);
+    let next = topics.last().filter(|_| more).map(|last| last.name.as_str().to_owned());
+    let topics: Vec<Value> = topics.iter().map(topic_json).collect();
+    Ok(JsonAnswer(json!({ "topics": topics, "next": next })))
+}
+
+async fn describe(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(name): TopicPath,
+    params: Params,
+) -> Result<JsonAnswer<Value>, Problem> {
+    params.finish()?;
+    let broker = shared.broker.clone();
+    let info = blocking(move || broker.describe_topic(&name)).await??;
+    Ok(JsonAnswer(topic_json(&info)))
+}
+
+async fn create(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(name): TopicPath,
+    params: Params,
+    Json(changes): Json<Changes>,
+) -> Result<Response, Problem> {
+    params.finish()?;
+    let settings = changes.apply(TopicSettings::default())?;
+    let broker = shared.broker.clone();
+    let (was_there, info) = blocking(move || {
+        // Two who create at the same time may both be told that they did; both are right
+        // about what is there now.
+        let was_there = broker.describe_topic(&name).is_ok();
+        broker.create_topic(&name, settings).map(|info| (was_there, info))
+    })
+    .await??;
+    let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, JsonAnswer(topic_json(&info))).into_response())
+}
+
+async fn configure(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(name): TopicPath,
+    params: Params,
+    Json(changes): Json<Changes>,
+) -> Result<JsonAnswer<Value>, Problem> {
+    params.finish()?;
+    let broker = shared.broker.clone();
+    let info = blocking(move || {
+        let before = broker.describe_topic(&name)?;
+        let settings = changes.apply(before.settings)?;
+        broker.configure_topic(&name, settings).map_err(Problem::from)
+    });
+    Ok(JsonAnswer(topic_json(&info.await??)))
+}
+
+async fn delete(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(name): TopicPath,
+    params: Params,
+) -> Result<StatusCode, Problem> {
+    params.finish()?;
+    let broker = shared.broker.clone();
+    blocking(move || broker.delete_topic(&name)).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn purge(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(name): TopicPath,
+    mut params: Params,
+) -> Result<JsonAnswer<Value>, Problem> {
+    let below = params.parsed("below")?.map(Seq);
+    params.finish()?;
+    let broker = shared.broker.clone();
+    let (gap, info) = blocking(move || {
+        let below = match below {
+            Some(below) => below,
+            None => broker.describe_topic(&name)?.next,
+        };
+        let gap = broker.purge(&name, below)?;
+        broker.describe_topic(&name).map(|info| (gap, info))
+    })
+    .await??;
+    let purged = gap.map_or(0, |gap| gap.count());
+    Ok(JsonAnswer(json!({ "purged": purged, "topic": topic_json(&info) })))
 }

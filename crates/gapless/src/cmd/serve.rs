@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
-use gapless_doors::http::{HttpDoor, HttpOptions};
+use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
 use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
 
 use crate::config::{Config, ConfigError, Source};
@@ -60,6 +61,16 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     let (options, native) = (broker_options(config)?, native_options(config)?);
     let http_options = http_options(config)?;
     let data = options.folder.clone();
+    // Before the broker, whose numbers go to the recorder that is there when it opens; and the
+    // door before it too, so that whoever asks is told that the store is being opened.
+    let metrics = PrometheusBuilder::new().install_recorder().map_err(Failure::failed)?;
+    let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
+    let mut http = match config.text("http.listen") {
+        "" => None,
+        address => Some(HttpDoor::listen(http_options, address).await.map_err(|error| {
+            Failure::failed(error).hint("choose another with --http host:port")
+        })?),
+    };
     let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
     tell_opened(broker.opened());
@@ -70,13 +81,9 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
-    let http =
-        match config.text("http.listen") {
-            "" => None,
-            address => Some(HttpDoor::open(broker.clone(), http_options, address).await.map_err(
-                |error| Failure::failed(error).hint("choose another with --http host:port"),
-            )?),
-        };
+    if let Some(http) = &mut http {
+        http.serve(broker.clone(), Some(metrics));
+    }
     // Before it says that it is ready, since whoever reads that may end it at once; and not
     // before, so that a long opening can be called off, which harms nothing.
     let mut interrupt = Interrupt::listen()?;
@@ -110,6 +117,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
         http.close().await;
     }
     door.close().await;
+    keeping.abort();
     let closed = tokio::task::spawn_blocking(move || broker.close()).await?;
     closed.map_err(Failure::failed)?;
     tracing::info!("stopped cleanly");
@@ -207,6 +215,7 @@ fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
         body_timeout: ms("http.body_timeout_ms")?,
         long_poll: ms("http.long_poll_ms")?,
         drain: ms("http.drain_ms")?,
+        metrics_topics_max: config.get("http.metrics_topics_max")?,
         cors_origins: origins.filter(|origin| !origin.is_empty()).map(str::to_owned).collect(),
     })
 }
@@ -247,6 +256,7 @@ mod tests {
         assert_eq!(broker.journal.tail_bytes, own.journal.tail_bytes);
         assert_eq!(broker.journal.seal_bytes, own.journal.seal_bytes);
         assert_eq!(native, NativeOptions::default());
+        assert_eq!(http_options(&plain).unwrap(), HttpOptions::default());
     }
 
     #[test]

@@ -1,0 +1,186 @@
+//! The body of a request: within its size, within its time.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequest, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use gapless_protocol::ErrorCode;
+use hyper::body::{Frame, SizeHint};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use tokio::time::Sleep;
+
+use crate::http::problem::Problem;
+use crate::http::server::Shared;
+
+/// A whole body, no larger than the options allow.
+pub(crate) struct Whole(pub(crate) Bytes);
+
+impl FromRequest<Arc<Shared>> for Whole {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        read(request.into_body(), shared.options.body_bytes_max).await.map(Self)
+    }
+}
+
+/// A body that is JSON; nothing at all is the default.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Default> FromRequest<Arc<Shared>> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        let Whole(bytes) = Whole::from_request(request, shared).await?;
+        if bytes.is_empty() { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
+    }
+}
+
+/// Reads a JSON object, and says where it is wrong.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Members could also be read from an array, in their order; nobody means that.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Problem::bad_request("the body is a JSON array; send an object"));
+    }
+    serde_json::from_slice(bytes).map_err(|why| {
+        Problem::bad_request(format_args!("the body is not the JSON that is asked for: {why}"))
+            .with("line", why.line())
+            .with("column", why.column())
+    })
+}
+
+/// Reads a body to its end. A body of one piece is not copied.
+pub(crate) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let detail = format_args!("the body has more than {bytes_max} bytes");
+        Problem::new(ErrorCode::BodyTooLarge, detail).with("max", bytes_max)
+    };
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large());
+    }
+    let mut frames = Frames(body);
+    let Some(first) = frames.next().await? else { return Ok(Bytes::new()) };
+    if first.len() > bytes_max {
+        return Err(too_large());
+    }
+    let Some(second) = frames.next().await? else { return Ok(first) };
+    let expected = frames.0.size_hint().exact().unwrap_or(0) as usize;
+    let mut whole = BytesMut::with_capacity(first.len() + second.len() + expected);
+    whole.extend_from_slice(&first);
+    let mut next = Some(second);
+    while let Some(piece) = next {
+        if whole.len() + piece.len() > bytes_max {
+            return Err(too_large());
+        }
+        whole.extend_from_slice(&piece);
+        next = frames.next().await?;
+    }
+    Ok(whole.freeze())
+}
+
+/// The pieces of a body, as they come.
+pub(crate) struct Frames(pub(crate) Body);
+
+impl Frames {
+    /// The next piece; `None` at the end. Trailers are passed over.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        loop {
+            let polled =
+                std::future::poll_fn(|context| Pin::new(&mut self.0).poll_frame(context)).await;
+            match polled {
+                None => return Ok(None),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => {}
+                    Ok(data) => return Ok(Some(data)),
+                    Err(_) => {}
+                },
+                Some(Err(failed)) => return Err(broken(&failed)),
+            }
+        }
+    }
+}
+
+fn broken(failed: &axum::Error) -> Problem {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(failed);
+    while let Some(error) = cause {
+        if error.is::<TooSlow>() {
+            return Problem::new(ErrorCode::RequestTimeout, error);
+        }
+        cause = error.source();
+    }
+    Problem::bad_request(format_args!("the body cannot be read: {failed}"))
+}
+
+/// Gives every body its time: as a whole, or from piece to piece if it is a stream of lines.
+pub(crate) async fn in_time(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let each_piece = is_lines(request.headers());
+    let limit = shared.options.body_timeout;
+    let request = request.map(|inner| Body::new(InTime { inner, limit, each_piece, timer: None }));
+    next.run(request).await
+}
+
+/// Whether a body is said to be JSON values, one a line.
+pub(crate) fn is_lines(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
+    kind.is_some_and(|kind| {
+        ["application/x-ndjson", "application/ndjson", "application/jsonl"]
+            .iter()
+            .any(|lines| kind.eq_ignore_ascii_case(lines))
+    })
+}
+
+/// A body that fails when it does not arrive in time. The timer is made when it first has to
+/// be waited for, which most bodies never have.
+struct InTime {
+    inner: Body,
+    limit: Duration,
+    each_piece: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// That a body did not arrive in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the body did not arrive within {} s", .0.as_secs_f32())]
+struct TooSlow(Duration);
+
+impl HttpBody for InTime {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
+            if self.each_piece {
+                self.timer = None;
+            }
+            return Poll::Ready(frame);
+        }
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        timer.as_mut().poll(context).map(|()| Some(Err(axum::Error::new(TooSlow(limit)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

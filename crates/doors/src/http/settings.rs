@@ -1,0 +1,227 @@
+//! Settings of a topic as JSON, and changes to them.
+//!
+//! A change names what shall be different; what it does not name stays. `null` gives a setting
+//! back to the default.
+
+use std::time::Duration;
+
+use gapless_broker::TopicInfo;
+use gapless_core::time::whole_ms;
+use gapless_core::{
+    Compaction, DedupWindow, DeliveryPolicy, Durability, PartitionBehavior, Retention, Storage,
+    TopicSettings,
+};
+use gapless_protocol::ErrorCode;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use crate::http::problem::Problem;
+
+/// What a request wants to be different.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Changes {
+    storage: Option<String>,
+    #[serde(deserialize_with = "named")]
+    durability: Named<String>,
+    #[serde(deserialize_with = "named")]
+    retention: Named<RetentionChanges>,
+    #[serde(deserialize_with = "named")]
+    compaction: Named<CompactionChanges>,
+    #[serde(deserialize_with = "named")]
+    dedup: Named<DedupChanges>,
+    #[serde(deserialize_with = "named")]
+    delivery: Named<String>,
+    #[serde(deserialize_with = "named")]
+    partition: Named<String>,
+    #[serde(deserialize_with = "named")]
+    require_subscribers: Named<bool>,
+    #[serde(deserialize_with = "named")]
+    max_message_bytes: Named<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RetentionChanges {
+    #[serde(deserialize_with = "named")]
+    age_ms: Named<u64>,
+    #[serde(deserialize_with = "named")]
+    bytes: Named<u64>,
+    #[serde(deserialize_with = "named")]
+    count: Named<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum CompactionChanges {
+    Switch(bool),
+    #[serde(rename_all = "snake_case")]
+    Grace {
+        tombstone_grace_ms: u64,
+    },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct DedupChanges {
+    time_ms: Option<u64>,
+    count: Option<u32>,
+}
+
+/// Not named; or named with nothing, or with something.
+type Named<T> = Option<Option<T>>;
+
+fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Named<T>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+impl Changes {
+    /// The settings with these changes.
+    pub(crate) fn apply(self, mut settings: TopicSettings) -> Result<TopicSettings, Problem> {
+        if let Some(storage) = self.storage {
+            settings.storage = word("storage", &storage, Storage::from_name)?;
+        }
+        if let Some(durability) = self.durability {
+            settings.durability = words("durability", durability, Durability::from_name)?;
+        }
+        match self.retention {
+            None => {}
+            Some(None) => settings.retention = Retention::default(),
+            Some(Some(changes)) => {
+                let retention = &mut settings.retention;
+                if let Some(age) = changes.age_ms {
+                    retention.age = age.map(Duration::from_millis);
+                }
+                retention.bytes = changes.bytes.unwrap_or(retention.bytes);
+                retention.count = changes.count.unwrap_or(retention.count);
+            }
+        }
+        match self.compaction {
+            None => {}
+            Some(None | Some(CompactionChanges::Switch(false))) => settings.compaction = None,
+            Some(Some(CompactionChanges::Switch(true))) => {
+                settings.compaction.get_or_insert_default();
+            }
+            Some(Some(CompactionChanges::Grace { tombstone_grace_ms })) => {
+                let tombstone_grace = Duration::from_millis(tombstone_grace_ms);
+                settings.compaction = Some(Compaction { tombstone_grace });
+            }
+        }
+        match self.dedup {
+            None => {}
+            Some(None) => settings.dedup = DedupWindow::default(),
+            Some(Some(changes)) => {
+                let dedup = &mut settings.dedup;
+                dedup.time = changes.time_ms.map_or(dedup.time, Duration::from_millis);
+                dedup.count = changes.count.unwrap_or(dedup.count);
+            }
+        }
+        if let Some(delivery) = self.delivery {
+            settings.delivery = words("delivery", delivery, DeliveryPolicy::from_name)?;
+        }
+        if let Some(partition) = self.partition {
+            settings.partition = words("partition", partition, PartitionBehavior::from_name)?;
+        }
+        settings.require_subscribers =
+            self.require_subscribers.unwrap_or(settings.require_subscribers);
+        settings.max_message_bytes = self.max_message_bytes.unwrap_or(settings.max_message_bytes);
+        Ok(settings)
+    }
+}
+
+fn word<T>(setting: &str, text: &str, read: fn(&str) -> Option<T>) -> Result<T, Problem> {
+    read(text).ok_or_else(|| {
+        let detail = format_args!("{setting} cannot be {text:?}; see /openapi.json for the words");
+        Problem::new(ErrorCode::BadSettings, detail)
+    })
+}
+
+fn words<T>(
+    setting: &str,
+    text: Option<String>,
+    read: fn(&str) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    text.map(|text| word(setting, &text, read)).transpose()
+}
+
+/// All settings; `null` is what is left to the default.
+pub(crate) fn settings_json(settings: &TopicSettings) -> Value {
+    json!({
+        "storage": settings.storage.name(),
+        "durability": settings.durability.map(Durability::name),
+        "retention": {
+            "age_ms": settings.retention.age.map(whole_ms),
+            "bytes": settings.retention.bytes,
+            "count": settings.retention.count,
+        },
+        "compaction": settings.compaction.map(|compaction| json!({
+            "tombstone_grace_ms": whole_ms(compaction.tombstone_grace),
+        })),
+        "dedup": { "time_ms": whole_ms(settings.dedup.time), "count": settings.dedup.count },
+        "delivery": settings.delivery.map(DeliveryPolicy::name),
+        "partition": settings.partition.map(PartitionBehavior::name),
+        "require_subscribers": settings.require_subscribers,
+        "max_message_bytes": settings.max_message_bytes,
+    })
+}
+
+/// A topic as seen from outside.
+pub(crate) fn topic_json(info: &TopicInfo) -> Value {
+    json!({
+        "name": info.name.as_str(),
+        "id": info.id,
+        "first": info.first.0,
+        "next": info.next.0,
+        "bytes": info.bytes,
+        "settings": settings_json(&info.settings),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(settings: TopicSettings, changes: Value) -> TopicSettings {
+        serde_json::from_value::<Changes>(changes).unwrap().apply(settings).unwrap()
+    }
+
+    #[test]
+    fn what_is_shown_can_be_set_again() {
+        let settings = TopicSettings {
+            storage: Storage::Volatile,
+            durability: Some(Durability::Memory),
+            retention: Retention {
+                age: Some(Duration::from_secs(1)),
+                bytes: Some(2),
+                count: Some(3),
+            },
+            compaction: Some(Compaction { tombstone_grace: Duration::from_millis(4) }),
+            dedup: DedupWindow { time: Duration::from_millis(5), count: 6 },
+            delivery: Some(DeliveryPolicy::AtMostOnce),
+            partition: Some(PartitionBehavior::Drop),
+            require_subscribers: Some(true),
+            max_message_bytes: Some(7),
+        };
+        for each in [settings, TopicSettings::default()] {
+            assert_eq!(changed(TopicSettings::default(), settings_json(&each)), each);
+        }
+    }
+
+    #[test]
+    fn what_is_not_named_stays_and_null_gives_it_back() {
+        let aged = changed(TopicSettings::default(), json!({ "retention": { "age_ms": 9 } }));
+        let both = changed(aged, json!({ "retention": { "count": 5 }, "compaction": true }));
+        assert_eq!(both.retention.age, Some(Duration::from_millis(9)));
+        assert_eq!(both.retention.count, Some(5));
+        assert_eq!(both.compaction, Some(Compaction::default()));
+        let back = changed(both, json!({ "retention": null, "compaction": null }));
+        assert_eq!(back, TopicSettings::default());
+    }
+
+    #[test]
+    fn unknown_words_are_refused() {
+        assert!(serde_json::from_value::<Changes>(json!({ "retentoin": {} })).is_err());
+        let wrong: Changes = serde_json::from_value(json!({ "durability": "rock" })).unwrap();
+        assert!(wrong.apply(TopicSettings::default()).is_err());
+    }
+}
