@@ -123,7 +123,7 @@ fn items(verb: &Verb) -> usize {
             let follows = list.clients.iter().map(|client| client.follows.capacity());
             list.clients.capacity() + follows.sum::<usize>()
         }
-        Verb::Messages(messages) => messages.batches.len(),
+        Verb::Messages(messages) => messages.batches.parts().count(),
         _ => 0,
     }
 }
@@ -131,9 +131,9 @@ fn items(verb: &Verb) -> usize {
 /// Cutting a delivery from outside never panics, and loses no seq.
 fn delivery(messages: Messages) {
     let checksum = |_: &[u8]| 0;
-    for batch in &messages.batches {
+    for batch in messages.batches.iter() {
         let limit = SplitLimit { bytes: 128, messages: 3 };
-        if let Ok(pieces) = split(batch, limit, checksum) {
+        if let Ok(pieces) = split(&batch, limit, checksum) {
             let mut next = batch.first();
             for piece in &pieces {
                 assert_eq!(piece.first(), next);

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use gapless_core::{
-    Batch, BatchRef, GapReason, Message, Position, Record, Seq, Timestamp, TopicName,
+    Batch, BatchRef, Batches, GapReason, Message, Position, Record, Seq, Tally, Timestamp,
+    TopicName,
 };
 use gapless_journal::without;
 
@@ -53,6 +54,8 @@ pub struct Messages {
     now: Timestamp,
     parts: Vec<Bytes>,
     mailed: bool,
+    /// What their headers say; `None` when some must be left out of the parts.
+    tally: Option<(Tally, Seq)>,
 }
 
 /// A message with its numbers.
@@ -88,8 +91,9 @@ impl Messages {
         last_position: Position,
         now: Timestamp,
         parts: Vec<Bytes>,
+        tally: Option<(Tally, Seq)>,
     ) -> Self {
-        Self { topic, from, to, last_position, now, parts, mailed: false }
+        Self { topic, from, to, last_position, now, parts, tally, mailed: false }
     }
 
     /// The same, of volatile messages between those of the journal.
@@ -142,6 +146,19 @@ impl Messages {
                 Some(batch)
             }
         })
+    }
+
+    /// The same, in the runs of memory in which they lie: for handing them on.
+    pub fn stored(&self) -> Batches {
+        match self.tally {
+            Some((tally, last_first))
+                if tally.expires.is_none_or(|expires| expires > self.now)
+                    && tally.is_within(self.from, self.to, last_first) =>
+            {
+                Batches::trusted(self.parts.iter().cloned(), tally, last_first)
+            }
+            _ => self.batches().collect(),
+        }
     }
 
     /// The messages, in order, borrowed: the fastest way to go over many.

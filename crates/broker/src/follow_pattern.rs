@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gapless_core::{
-    Entry, EntryHeader, EntryKind, GapReason, Pattern, Position, Seq, Timestamp, TopicId,
+    Entry, EntryHeader, EntryKind, GapReason, Pattern, Position, Seq, Tally, Timestamp, TopicId,
 };
 use gapless_journal::{PatternReader, Pending, ReadError, TailRead};
 
@@ -148,7 +148,7 @@ impl PatternFollower {
                 let (range, now) = ((header.seq, header.last_seq()), inner.clock.now());
                 let parts = vec![mail.batch.bytes().clone()];
                 let position = self.handed_out;
-                let messages = Messages::new(mail.subject, range, position, now, parts);
+                let messages = Messages::new(mail.subject, range, position, now, parts, None);
                 Delivery::Messages(messages.mailed())
             }
             Err(overflow) => Delivery::Gap(GapNotice {
@@ -286,9 +286,13 @@ impl PatternFollower {
             };
             self.next = self.next.max(end);
             if let Some(from) = kept {
-                let new = || Run { cell, from, to: from, parts: Vec::new() };
+                let tally = Tally::default();
+                let new =
+                    || Run { cell, from, to: from, last_first: from, tally, parts: Vec::new() };
                 let run = run.get_or_insert_with(new);
                 run.to = header.last_seq();
+                run.last_first = header.seq;
+                run.tally.note(&header);
                 run.parts.push(entry.bytes);
             }
         }
@@ -327,7 +331,8 @@ impl PatternFollower {
     fn finish_run(&mut self, run: Option<Run>, now: Timestamp) {
         if let Some(run) = run {
             let (name, range) = (run.cell.name.clone(), (run.from, run.to));
-            let messages = Messages::new(name, range, self.next.prev(), now, run.parts);
+            let tally = Some((run.tally, run.last_first));
+            let messages = Messages::new(name, range, self.next.prev(), now, run.parts, tally);
             self.tell(Delivery::Messages(messages));
         }
     }
@@ -358,5 +363,7 @@ struct Run {
     cell: Arc<Cell>,
     from: Seq,
     to: Seq,
+    last_first: Seq,
+    tally: Tally,
     parts: Vec<Bytes>,
 }

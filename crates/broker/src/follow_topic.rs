@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gapless_core::cursor::{Effect, Input};
-use gapless_core::{Cursor, GapReason, Position, Seq};
+use gapless_core::{Cursor, GapReason, Position, Seq, Tally};
 use gapless_journal::{Pending, ReadError};
 
 use crate::broker::Inner;
@@ -198,10 +198,17 @@ impl TopicFollower {
         mut parts: Vec<Bytes>,
     ) -> Result<(), FollowError> {
         let now = inner.clock.now();
-        let (mut to, mut count) = (from.prev(), 0);
-        for header in parts.iter().flat_map(headers).take_while(|each| each.seq <= to_max) {
+        let (mut to, mut last_first) = (from.prev(), from);
+        let mut tally = Tally::default();
+        let mut beyond = false;
+        for header in parts.iter().flat_map(headers) {
+            if header.seq > to_max {
+                beyond = true;
+                break;
+            }
             to = header.last_seq().min(to_max);
-            count += header.count;
+            last_first = header.seq;
+            tally.note(&header);
             if header.count > 0 {
                 self.position = header.position.plus(to.distance(header.seq));
             } else if to == header.last_seq() {
@@ -221,11 +228,12 @@ impl TopicFollower {
         if from <= self.newest_only_to {
             // Before the place moves: if this fails, the same step is tried again.
             parts = inner.newest_of_keys(&self.cell, parts, self.newest_only_to)?;
+            beyond = true;
         }
         let took = Input::Took { from, to };
         self.cursor.step(now, took, &mut Vec::new());
         shared.place.store(to.0, Ordering::Relaxed);
-        if from > self.newest_only_to && count == 0 {
+        if from > self.newest_only_to && tally.messages == 0 {
             self.tell(Delivery::Gap(GapNotice {
                 topic: Some(self.cell.name.clone()),
                 from: Some(from),
@@ -236,7 +244,8 @@ impl TopicFollower {
             return Ok(());
         }
         let name = self.cell.name.clone();
-        let messages = Messages::new(name, (from, to), self.position, now, parts);
+        let tally = (!beyond).then_some((tally, last_first));
+        let messages = Messages::new(name, (from, to), self.position, now, parts, tally);
         self.tell(Delivery::Messages(messages));
         Ok(())
     }

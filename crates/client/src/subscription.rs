@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use gapless_core::{Batch, Message, Position, Record, Registry, Seq, Timestamp, TopicName};
+use gapless_core::{
+    BatchRef, Batches, Message, Position, Record, Registry, Seq, Timestamp, TopicName,
+};
 use gapless_protocol::{GapCode, PlaceRange, StartFrom};
 
 use crate::client::Client;
@@ -95,7 +97,7 @@ pub struct Messages {
     pub(crate) from: Seq,
     pub(crate) to: Seq,
     pub(crate) token: Token,
-    pub(crate) batches: Vec<Batch>,
+    pub(crate) batches: Batches,
     pub(crate) registry: Arc<Registry>,
 }
 
@@ -153,11 +155,14 @@ impl Messages {
 
     /// The messages, in order, borrowed: the fastest way to go over many.
     pub fn records(&self) -> impl Iterator<Item = DeliveredRef<'_>> {
-        self.batches.iter().flat_map(|batch| self.records_of(batch))
+        self.batches.views().flat_map(|batch| self.records_of(batch))
     }
 
-    fn records_of<'a>(&self, batch: &'a Batch) -> impl Iterator<Item = DeliveredRef<'a>> + use<'a> {
-        let (from, to, time) = (self.from, self.to, batch.time());
+    fn records_of<'a>(
+        &self,
+        batch: BatchRef<'a>,
+    ) -> impl Iterator<Item = DeliveredRef<'a>> + use<'a> {
+        let (from, to, time) = (self.from, self.to, batch.header().time);
         batch.records().filter_map(move |record| {
             let seq = batch.seq_of(&record);
             // Batches come as they are stored; what lies outside was or will be another's.
@@ -168,12 +173,12 @@ impl Messages {
 
     /// The messages, in order, each sharing the bytes it came in.
     pub fn iter(&self) -> impl Iterator<Item = Delivered> + '_ {
-        self.batches.iter().flat_map(|batch| {
-            self.records_of(batch).map(|each| Delivered {
+        self.batches.parts().flat_map(move |part| {
+            BatchRef::all(part).flat_map(|batch| self.records_of(batch)).map(|each| Delivered {
                 seq: each.seq,
                 position: each.position,
                 time: each.time,
-                message: batch.message(&each.record),
+                message: each.record.to_message(part),
             })
         })
     }
@@ -185,7 +190,7 @@ impl Messages {
 
     /// Whether every batch holds what it says.
     fn is_whole(&self) -> bool {
-        self.batches.iter().all(|batch| batch.records().count() == batch.header().count as usize)
+        self.batches.views().all(|batch| batch.records().count() == batch.header().count as usize)
     }
 }
 

@@ -6,7 +6,6 @@
 //!
 //! Batches go whole wherever they can; see `split.rs` for those that cannot.
 
-use alloc::vec::Vec;
 use gapless_core::{Checksum, Position};
 
 use crate::split::{SplitError, SplitLimit, cut};
@@ -25,48 +24,34 @@ pub fn cut_messages(
     limit: SplitLimit,
     checksum: Checksum,
 ) -> Result<(Messages, Option<Messages>), SplitError> {
-    let mut front = Vec::new();
-    let mut left = limit;
-    let mut waiting = messages.batches.into_iter();
-    let mut next = waiting.next();
-    while let Some(batch) = next.take() {
-        let (part, rest) = match cut(&batch, left, checksum) {
-            Ok(parts) => parts,
-            Err(SplitError::MessageTooLarge { .. } | SplitError::NoRoom) if !front.is_empty() => {
-                next = Some(batch);
-                break;
-            }
-            Err(error) => return Err(error),
-        };
+    let mut rest = core::mem::take(&mut messages.batches);
+    let mut front = rest.take_front(limit.bytes, limit.messages.into());
+    while front.is_empty()
+        && let Some(batch) = rest.pop_front()
+    {
+        let (part, left) = cut(&batch, limit, checksum)?;
         // What lies outside of `from..=to` came along with its batch; cut off, it can go.
-        next = rest.filter(|rest| rest.first() <= messages.to);
-        let was_cut = next.is_some();
-        if part.last() >= messages.from {
-            left.bytes = left.bytes.saturating_sub(part.bytes().len());
-            left.messages = left.messages.saturating_sub(part.header().count);
-            front.push(part);
-            if was_cut {
-                break;
-            }
+        if let Some(left) = left.filter(|left| left.first() <= messages.to) {
+            rest.push_front(&left);
         }
-        if next.is_none() {
-            next = waiting.next();
+        if part.last() >= messages.from {
+            front.push(&part);
         }
     }
-    let Some(first_of_rest) = next else {
+    let Some((first, _)) = rest.range() else {
         messages.batches = front;
         return Ok((messages, None));
     };
     // Seqs between the last batch and the next one belong to nobody; the front tells of them.
-    let to = first_of_rest.first().prev();
-    let seen = front.last().map_or(before, |last| last.header().last_position());
+    let to = first.prev();
+    let seen = front.views().last().map_or(before, |last| last.header().last_position());
     let rest = Messages {
         subscription: messages.subscription,
         topic: messages.topic.clone(),
-        from: to.next(),
+        from: first,
         to: messages.to,
         last_position: messages.last_position,
-        batches: core::iter::once(first_of_rest).chain(waiting).collect(),
+        batches: rest,
     };
     // Messages that are in no journal have positions of another kind; the token stays where
     // the delivery says it is.

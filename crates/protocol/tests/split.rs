@@ -104,9 +104,9 @@ proptest! {
             token = front.last_position;
             let held = |batch: &Batch| u64::from(batch.header().count) > 0;
             let bytes_of: usize =
-                front.batches.iter().filter(|each| held(each)).map(|each| each.bytes().len()).sum();
+                front.batches.iter().filter(held).map(|each| each.bytes().len()).sum();
             prop_assert!(bytes_of <= bytes && front.credit_messages() <= u64::from(count));
-            for each in front.batches.iter().flat_map(delivered) {
+            for each in front.batches.iter().flat_map(|batch| delivered(&batch)) {
                 if (front.from..=front.to).contains(&each.0) {
                     // A token is true: what comes later has a higher position.
                     prop_assert!(each.1 <= front.last_position || each.0 > whole.to);
@@ -120,7 +120,7 @@ proptest! {
         }
         prop_assert_eq!(next, whole.to.next());
         prop_assert_eq!(token, whole.last_position.max(before));
-        let all: Vec<_> = whole.batches.iter().flat_map(delivered)
+        let all: Vec<_> = whole.batches.iter().flat_map(|batch| delivered(&batch))
             .filter(|each| (whole.from..=whole.to).contains(&each.0)).collect();
         prop_assert_eq!(seen, all);
     }
@@ -169,7 +169,7 @@ fn messages_of_no_journal_keep_the_token() {
             from: Seq(1),
             to: Seq(2),
             last_position: token,
-            batches: vec![samples::batch(1, &two)],
+            batches: [samples::batch(1, &two)].into_iter().collect(),
         };
         let limit = SplitLimit { bytes: 1000, messages: 1 };
         let (front, rest) = cut_messages(messages, token, limit, crc32c).unwrap();

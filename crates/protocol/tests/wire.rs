@@ -329,7 +329,7 @@ fn stored_batches_are_told_from_damaged_ones() {
         from: batch.first(),
         to: batch.last(),
         last_position: batch.header().position,
-        batches: vec![batch.clone()],
+        batches: [batch.clone()].into_iter().collect(),
     };
     assert_eq!(messages.verify(common::crc32c), Ok(()));
     assert_eq!(
@@ -339,7 +339,7 @@ fn stored_batches_are_told_from_damaged_ones() {
     let mut bytes = batch.bytes().to_vec();
     *bytes.last_mut().unwrap() ^= 1;
     let entry = gapless_core::Entry { header: *batch.header(), bytes: bytes.into() };
-    messages.batches = vec![gapless_core::Batch::new(entry).unwrap()];
+    messages.batches = [gapless_core::Batch::new(entry).unwrap()].into_iter().collect();
     assert_eq!(messages.verify(common::crc32c), Err(gapless_core::EntryError::Checksum));
 }
 
@@ -350,6 +350,7 @@ fn d3_batches_that_do_not_belong_to_the_range_are_refused() {
         let (from, to) = (gapless_core::Seq(from), gapless_core::Seq(to));
         let last_position = gapless_core::Position(1);
         let topic = samples::name("a");
+        let batches = batches.into_iter().collect();
         let messages = Messages { subscription: 1, topic, from, to, last_position, batches };
         Verb::from(messages).encode(Ids::NONE, FrameLimit::MAX, &mut BytesMut::new()).is_err()
     };

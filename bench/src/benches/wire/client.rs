@@ -61,6 +61,12 @@ impl Client {
         }
     }
 
+    /// The same connection for another thread, which reads while this one writes.
+    pub(super) fn reader(&self) -> io::Result<Self> {
+        let stream = self.stream.try_clone()?;
+        Ok(Self { stream, buffer: Vec::new(), from: 0, to: 0 })
+    }
+
     /// Gives the buffer back, so that an idle connection costs this side nothing either.
     pub(super) fn idle(mut self) -> Self {
         self.buffer = Vec::new();

@@ -100,7 +100,8 @@ async fn serve(peer: &mut Peer, store: &Mutex<Store>, mut fuse: Fuse) -> Result<
             let body = store.lock().unwrap().log.get(follower.next as usize - 1).cloned();
             let Some(body) = body else { break };
             let mut delivery = messages(1, follower.next, follower.next);
-            delivery.batches = vec![batch(follower.next, &[Message::new(body)])];
+            let made = batch(follower.next, &[Message::new(body)]);
+            delivery.batches = [made].into_iter().collect();
             Fuse::burn(&mut fuse.frames_out)?;
             peer.send(delivery, Ids::NONE).await;
             follower.next += 1;

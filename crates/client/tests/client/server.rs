@@ -270,7 +270,7 @@ pub(crate) fn messages(subscription: u64, from: u64, to: u64) -> Messages {
         from: Seq(from),
         to: Seq(to),
         last_position: Position(to),
-        batches: vec![batch],
+        batches: [batch].into_iter().collect(),
     }
 }
 

@@ -292,13 +292,13 @@ async fn a_damaged_batch_ends_the_stream_before_anything_is_skipped() {
     let (mut subscription, mut peer) = subscribe(&server, From::Beginning).await;
     peer.message(1, 1).await;
     let mut damaged = messages(1, 2, 3);
-    let whole = &damaged.batches[0];
+    let whole = &damaged.batches.iter().next().unwrap();
     let mut bytes = whole.bytes().to_vec();
     let last = bytes.len() - 3;
     // The second record says it is longer than there are bytes.
     bytes[last - 1] = 0x7f;
     let entry = gapless_core::Entry { header: *whole.header(), bytes: bytes.into() };
-    damaged.batches = vec![gapless_core::Batch::new(entry).unwrap()];
+    damaged.batches = [gapless_core::Batch::new(entry).unwrap()].into_iter().collect();
     peer.send(damaged, Ids::NONE).await;
     peer.message(1, 4).await;
     got(&mut subscription).await;
@@ -326,7 +326,7 @@ async fn a12_typed_payloads_go_there_and_back() {
     assert_eq!(message.header(typed::TYPE_HEADER).unwrap(), "shop.order");
     let (subscription, _) = tokio::join!(client.subscribe("orders", From::Now), peer.subscribed(1));
     let mut delivery = messages(1, 1, 1);
-    delivery.batches = vec![batch(1, &[message])];
+    delivery.batches = [batch(1, &[message])].into_iter().collect();
     peer.send(delivery, Ids::NONE).await;
     let orders: Vec<_> = got(&mut subscription.unwrap()).await.decode::<Order>().collect();
     assert_eq!(orders, [Ok(Order { number: 7 })]);

@@ -227,7 +227,7 @@ impl Connection {
             did |= self.answer_publishes(context);
             did |= self.answer_asked(context);
             did |= self.deliver(context);
-            let written = self.write(context)?;
+            let written = self.write(quantum, context)?;
             quantum = quantum.saturating_sub(written.max(TURN_BYTES / ROUNDS_PER_TURN));
             if self.stage == Stage::Ending && self.owes_nothing() {
                 return Err(End::Done);
@@ -253,9 +253,9 @@ impl Connection {
     }
 
     /// Writes what waits, as far as the socket takes it; tells how much that was.
-    fn write(&mut self, context: &mut Context<'_>) -> Result<usize, End> {
+    fn write(&mut self, most: usize, context: &mut Context<'_>) -> Result<usize, End> {
         let before = self.output.bytes();
-        if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, context) {
+        if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, most, context) {
             written?;
         }
         let written = before - self.output.bytes();

@@ -143,7 +143,7 @@ impl Followed {
                     from: messages.from(),
                     to: messages.to(),
                     last_position: messages.last_position(),
-                    batches: messages.batches().collect(),
+                    batches: messages.stored(),
                 });
                 return None;
             }

@@ -58,16 +58,18 @@ impl Output {
         }
     }
 
-    /// Writes as much as the socket takes; ready when all of it went.
+    /// Writes as much as the socket takes, and no more than `most` bytes; ready when that
+    /// went.
     pub(crate) fn poll_write(
         &mut self,
         stream: &mut Stream,
+        most: usize,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        while self.bytes > 0 {
+        let left_over = self.bytes.saturating_sub(most);
+        while self.bytes > left_over {
             self.close_small();
-            let slices: Vec<IoSlice<'_>> =
-                self.parts.iter().take(PARTS_MAX).map(|part| IoSlice::new(part)).collect();
+            let slices = self.slices(self.bytes - left_over);
             let written = match stream.poll_write(context, &slices) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => written,
@@ -76,10 +78,27 @@ impl Output {
             };
             self.advance(written);
         }
+        if self.bytes > 0 {
+            return Poll::Ready(Ok(()));
+        }
         // Nothing is kept while nothing is in flight.
         self.small = BytesMut::new();
         self.parts = VecDeque::new();
         Poll::Ready(Ok(()))
+    }
+
+    /// The first parts, for one call: at most `most` bytes.
+    fn slices(&self, mut most: usize) -> Vec<IoSlice<'_>> {
+        let mut slices = Vec::new();
+        for part in self.parts.iter().take(PARTS_MAX) {
+            let taken = part.len().min(most);
+            slices.push(IoSlice::new(&part[..taken]));
+            most -= taken;
+            if most == 0 {
+                break;
+            }
+        }
+        slices
     }
 
     fn advance(&mut self, mut written: usize) {

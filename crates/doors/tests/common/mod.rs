@@ -389,7 +389,7 @@ impl Ledger {
             Verb::Messages(messages) => {
                 messages.verify(gapless_broker::checksum).expect("checksums as stored");
                 assert_eq!(messages.from.0, self.next, "no hole and no overlap");
-                for batch in &messages.batches {
+                for batch in messages.batches.views() {
                     for record in batch.records() {
                         let seq = batch.seq_of(&record);
                         if messages.from <= seq && seq <= messages.to {

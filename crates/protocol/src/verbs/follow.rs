@@ -6,16 +6,15 @@
 //! account for, and every verb of a subscription leads to a token from which another one goes
 //! on. Whoever adds up all messages and gaps of a topic has every seq exactly once.
 
-use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::{
-    Batch, Checksum, Entry, EntryError, Epoch, GapReason, Pattern, Position, Seq, Timestamp, Token,
-    TopicName,
+    Batches, Checksum, Entry, EntryError, Epoch, GapReason, Pattern, Position, Seq, Timestamp,
+    Token, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::verbs::session::ErrorAnswer;
-use crate::wire::{NUMBER_MAX, Reader, ensure, exists};
+use crate::wire::{Reader, ensure, exists};
 
 /// Bytes of [`Messages`] before the first batch.
 pub const MESSAGES_HEAD_BYTES: usize = 32;
@@ -202,18 +201,18 @@ pub struct Messages {
     pub last_position: Position,
     /// The batches as stored. The first may hold messages before `from`, the last some after
     /// `to`; those are not part of it.
-    pub batches: Vec<Batch>,
+    pub batches: Batches,
 }
 
 impl Messages {
     /// What they take from the credit: the messages that the batches say they hold.
     pub fn credit_messages(&self) -> u64 {
-        self.batches.iter().map(|batch| u64::from(batch.header().count)).sum()
+        self.batches.messages()
     }
 
     /// What they take from the credit: the bytes of the batches.
     pub fn credit_bytes(&self) -> u64 {
-        self.batches.iter().map(|batch| batch.bytes().len() as u64).sum()
+        self.batches.bytes() as u64
     }
 
     /// Whether every batch is what was stored, and whole.
@@ -221,7 +220,7 @@ impl Messages {
     /// # Errors
     /// Names what is wrong with the first that is not.
     pub fn verify(&self, checksum: Checksum) -> Result<(), EntryError> {
-        for batch in &self.batches {
+        for batch in self.batches.views() {
             Entry::verify(batch.bytes(), checksum)?;
             if batch.records().count() != batch.header().count as usize {
                 return Err(EntryError::Short);
@@ -241,16 +240,10 @@ impl Fields for Messages {
         let subscription = payload.u64("subscription")?;
         let (from, to) = (payload.seq("from")?, payload.seq("to")?);
         let last_position = payload.position("last_position")?;
-        let mut rest = payload.rest();
-        let mut batches = Vec::new();
-        while !rest.is_empty() {
-            let bad = VerbError::Value { field: "batches" };
-            let entry = Entry::take_trusted(&mut rest).map_err(|error| match error {
-                EntryError::Short => VerbError::Short { field: "batches" },
-                _ => VerbError::Value { field: "batches" },
-            })?;
-            batches.push(Batch::new(entry).ok_or(bad)?);
-        }
+        let batches = Batches::parse(payload.rest()).map_err(|error| match error {
+            EntryError::Short => VerbError::Short { field: "batches" },
+            _ => VerbError::Value { field: "batches" },
+        })?;
         Ok(Self { subscription, topic, from, to, last_position, batches })
     }
 
@@ -262,7 +255,7 @@ impl Fields for Messages {
     }
 
     fn tail(&self, each: &mut dyn FnMut(&Bytes)) {
-        self.batches.iter().for_each(|batch| each(batch.bytes()));
+        self.batches.parts().for_each(each);
     }
 
     fn check(&self) -> Result<(), VerbError> {
@@ -270,16 +263,7 @@ impl Fields for Messages {
         exists(self.to.0, "to")?;
         exists(self.last_position.0, "last_position")?;
         ensure(self.from <= self.to, "to")?;
-        let mut last = None;
-        for batch in &self.batches {
-            // Numbers first: only then can the last seq be computed.
-            let header = batch.header();
-            ensure(header.seq.0 <= NUMBER_MAX && header.position.0 <= NUMBER_MAX, "batches")?;
-            let rises = last.is_none_or(|last| batch.first() > last);
-            let wanted = batch.last() >= self.from && batch.first() <= self.to;
-            ensure(rises && wanted && header.count <= header.span, "batches")?;
-            last = Some(batch.last());
-        }
+        ensure(self.batches.are_within(self.from, self.to), "batches")?;
         Ok(())
     }
 }

@@ -85,6 +85,7 @@ pub(crate) fn messages() -> impl Strategy<Value = Messages> {
             }
             let last_position = Position(to + 1000);
             let (from, to) = (Seq(from), Seq(to));
+            let batches = batches.into_iter().collect();
             Messages { subscription: 3, topic, from, to, last_position, batches }
         },
     )

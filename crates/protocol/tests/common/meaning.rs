@@ -60,7 +60,7 @@ pub(crate) fn of(verb: &Verb) -> Value {
         Verb::Messages(v) => json!({
             "subscription": v.subscription, "from": v.from.0, "to": v.to.0,
             "last_position": v.last_position.0,
-            "batches": v.batches.iter().map(batch).collect::<Vec<_>>(),
+            "batches": v.batches.iter().map(|each| batch(&each)).collect::<Vec<_>>(),
         }),
         Verb::RecoveryResponse(v) => {
             let (unit, from, to) = match v.range {

@@ -137,7 +137,7 @@ fn messages(batches: Vec<Batch>, from: u64, to: u64) -> Verb {
         from: Seq(from),
         to: Seq(to),
         last_position: Position(to + 1000),
-        batches,
+        batches: batches.into_iter().collect(),
     }
     .into()
 }
