@@ -1,18 +1,22 @@
 //! Following topics and patterns: Server-Sent Events and WebSocket.
 //!
-//! Closing the stream unsubscribes (C1). What is sent is in `events`, how it looks in `sse`.
+//! The same paths answer both: a request to upgrade gets a WebSocket. Closing the stream
+//! unsubscribes (C1). What is sent is in `events`, how it looks in `sse` and `websocket`.
 
 mod events;
 mod sse;
 mod start;
+mod websocket;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use axum::routing::get;
 use gapless_broker::{From, Subscription, TopicError};
@@ -39,6 +43,9 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/topics/{name}/follow", get(follow_topic))
         .route("/v1/follow", get(follow_pattern))
 }
+
+/// What axum makes of the headers of a WebSocket, which most requests do not have.
+type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 /// What may be asked for behind the `?`.
 #[derive(Debug, Default, Deserialize)]
@@ -82,17 +89,19 @@ async fn follow_topic(
     Path(name): Path<String>,
     query: Result<Query<FollowQuery>, QueryRejection>,
     headers: HeaderMap,
+    upgrade: Upgrade,
 ) -> Result<Response, Problem> {
     let query = parsed(query)?;
     let name = TopicName::parse(&name)
         .map_err(|failed| Problem::new(ErrorCode::InvalidTopic, failed).with("topic", name))?;
-    follow(shared, Wanted::Topic(name), &query, &headers).await
+    follow(shared, Wanted::Topic(name), &query, &headers, upgrade).await
 }
 
 async fn follow_pattern(
     State(shared): State<Arc<Shared>>,
     query: Result<Query<FollowQuery>, QueryRejection>,
     headers: HeaderMap,
+    upgrade: Upgrade,
 ) -> Result<Response, Problem> {
     let query = parsed(query)?;
     let text = query.pattern.as_deref().ok_or_else(|| {
@@ -100,7 +109,7 @@ async fn follow_pattern(
     })?;
     let pattern = Pattern::parse(text)
         .map_err(|failed| Problem::new(ErrorCode::BadPattern, failed).with("pattern", text))?;
-    follow(shared, Wanted::Pattern(pattern), &query, &headers).await
+    follow(shared, Wanted::Pattern(pattern), &query, &headers, upgrade).await
 }
 
 fn parsed(query: Result<Query<FollowQuery>, QueryRejection>) -> Result<FollowQuery, Problem> {
@@ -124,16 +133,42 @@ async fn follow(
     wanted: Wanted,
     query: &FollowQuery,
     headers: &HeaderMap,
+    upgrade: Upgrade,
 ) -> Result<Response, Problem> {
     let keep_alive = query.keep_alive()?;
+    let upgrade = websocket_of(upgrade, headers, &shared)?;
     let from = start::start(headers, query.from.as_deref())?;
     let permit = stream_permit(&shared)?;
     let subscription = subscribe(&shared, wanted, from, query.anyway).await?;
-    let mut feed = SseFeed::new(Events::new(subscription), query.format);
+    let events = Events::new(subscription);
+    if let Some(upgrade) = upgrade {
+        let every = keep_alive.every;
+        return Ok(websocket::upgrade(upgrade, shared, permit, every, events));
+    }
+    let mut feed = SseFeed::new(events, query.format);
     if matches!(from, From::Now | From::Time(_)) {
         feed = feed.telling_place();
     }
     Ok(event_stream(shared, permit, keep_alive, feed))
+}
+
+/// The WebSocket, if the request asks for one.
+fn websocket_of(
+    upgrade: Upgrade,
+    headers: &HeaderMap,
+    shared: &Shared,
+) -> Result<Option<WebSocketUpgrade>, Problem> {
+    // Some clients offer other protocols, and are content when that is ignored.
+    let asked = headers
+        .get(header::UPGRADE)
+        .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    if !asked {
+        return Ok(None);
+    }
+    websocket::check_origin(headers, &shared.options)?;
+    upgrade.map(Some).map_err(|refused| {
+        Problem::new(ErrorCode::BadPayload, refused.body_text()).with_status(refused.status())
+    })
 }
 
 /// Makes a subscription, on a thread where it may wait for the disk.

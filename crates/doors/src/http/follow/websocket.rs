@@ -1,0 +1,255 @@
+//! Events of a follower over a WebSocket: each a JSON text message.
+//!
+//! A message is its usual JSON with `"event": "message"`; everything else has its own name
+//! there, and the `cursor` behind it if it moves the place. Nothing is expected from the
+//! client but that it answers pings; it closes to unsubscribe.
+//!
+//! It is pulled as the other streams are: the subscription is asked only when everything
+//! before was taken. The end is a close with a reason: 1000 when the topic is deleted, 1001
+//! when the server closes or nobody answers (come back), 1008 when the client does what it
+//! may not, 1002 when it breaks the protocol, 1011 when history cannot be read.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_util::SinkExt;
+use gapless_broker::FollowError;
+use gapless_protocol::ErrorCode;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+use crate::http::event_stream::FRAME_BYTES;
+use crate::http::follow::events::{Asked, Event, Events};
+use crate::http::options::HttpOptions;
+use crate::http::problem::Problem;
+use crate::http::server::Shared;
+
+/// Bytes that are read at once: clients send pongs and a close.
+const READ_BYTES: usize = 1024;
+
+/// Most bytes of a message from a client: it has nothing to say.
+const RECEIVED_BYTES_MAX: usize = 4096;
+
+/// Most bytes of output in memory: more than the largest message has as JSON.
+const WRITE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A client that has answered none of so many pings is gone.
+const PINGS_UNANSWERED_MAX: u32 = 2;
+
+/// How long the client gets to take a close.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// Refuses a page of another site: browsers ask no permission for a WebSocket.
+///
+/// # Errors
+/// When the request comes from a page that may not call this server.
+pub(crate) fn check_origin(headers: &HeaderMap, options: &HttpOptions) -> Result<(), Problem> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
+    let parsed = origin.parse::<Uri>().ok();
+    let own = parsed.as_ref().and_then(|uri| uri.authority()).map(|authority| authority.as_str());
+    let allowed = |each: &String| each == "*" || each.eq_ignore_ascii_case(origin);
+    if own.is_some() && own == text(header::HOST) || options.cors_origins.iter().any(allowed) {
+        return Ok(());
+    }
+    let detail = format!("pages of {origin} may not call this server; see http.cors_origins");
+    Err(Problem::new(ErrorCode::NotAuthorised, detail))
+}
+
+/// Answers the upgrade; the session goes on by itself, for as long as the permit is held.
+pub(crate) fn upgrade(
+    upgrade: WebSocketUpgrade,
+    shared: Arc<Shared>,
+    permit: OwnedSemaphorePermit,
+    ping_every: Duration,
+    events: Events,
+) -> Response {
+    upgrade
+        .read_buffer_size(READ_BYTES)
+        .write_buffer_size(FRAME_BYTES)
+        .max_write_buffer_size(WRITE_BYTES_MAX)
+        .max_message_size(RECEIVED_BYTES_MAX)
+        .max_frame_size(RECEIVED_BYTES_MAX)
+        .on_upgrade(move |socket| async move {
+            let mut timer = interval(ping_every);
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            // The first tick would come at once.
+            timer.reset();
+            let closed = Box::pin(async move { shared.closed().await });
+            let session = Session { socket, events, timer, unanswered: 0, closed, end: None };
+            session.run(ping_every).await;
+            drop(permit);
+        })
+}
+
+struct Session {
+    socket: WebSocket,
+    events: Events,
+    timer: Interval,
+    /// Pings since the client was last heard.
+    unanswered: u32,
+    closed: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// How it ends, once everything was sent.
+    end: Option<(u16, String)>,
+}
+
+/// What a session does next.
+enum Turn {
+    /// These are to be sent.
+    Send(Vec<Message>),
+    /// The client was heard.
+    Heard,
+    /// It is time for a ping.
+    Ping,
+    /// It is over; the client is told why.
+    Close(u16, String),
+    /// The client has closed.
+    Closed,
+    /// The client is gone.
+    Gone,
+}
+
+impl Session {
+    async fn run(mut self, ping_every: Duration) {
+        let patience = ping_every * (PINGS_UNANSWERED_MAX + 1);
+        loop {
+            let turn = poll_fn(|context| self.poll_turn(context)).await;
+            let messages = match turn {
+                Turn::Heard => {
+                    self.unanswered = 0;
+                    continue;
+                }
+                Turn::Gone => return,
+                Turn::Closed => return self.drain().await,
+                Turn::Close(code, reason) => return self.close(code, reason).await,
+                Turn::Send(messages) => messages,
+                Turn::Ping if self.unanswered >= PINGS_UNANSWERED_MAX => {
+                    return self.close(close_code::AWAY, "pings were not answered".into()).await;
+                }
+                Turn::Ping => {
+                    self.unanswered += 1;
+                    vec![Message::Ping(Bytes::new())]
+                }
+            };
+            // A client that takes nothing for so long does not answer pings either.
+            let sent = timeout(patience, send(&mut self.socket, messages));
+            tokio::select! {
+                sent = sent => match sent {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) | Err(_) => return,
+                },
+                () = self.closed.as_mut() => {
+                    return self.close(close_code::AWAY, CLOSING.to_owned()).await;
+                }
+            }
+        }
+    }
+
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
+        match Pin::new(&mut self.socket).poll_next(context) {
+            Poll::Pending => {}
+            Poll::Ready(None) => return Poll::Ready(Turn::Gone),
+            Poll::Ready(Some(Ok(Message::Close(_)))) => return Poll::Ready(Turn::Closed),
+            Poll::Ready(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {
+                return Poll::Ready(Turn::Heard);
+            }
+            Poll::Ready(Some(Ok(Message::Text(_) | Message::Binary(_)))) => {
+                let reason = "nothing is expected here but pongs and a close".to_owned();
+                return Poll::Ready(Turn::Close(close_code::POLICY, reason));
+            }
+            Poll::Ready(Some(Err(failed))) => {
+                return Poll::Ready(Turn::Close(close_code::PROTOCOL, failed.to_string()));
+            }
+        }
+        if self.closed.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Turn::Close(close_code::AWAY, CLOSING.to_owned()));
+        }
+        let mut messages = Vec::new();
+        let (mut bytes, mut end) = (0, None);
+        let asked = self.events.poll(context, &mut |event| {
+            let text = text_of(&event);
+            bytes += text.len();
+            messages.push(Message::Text(text.into()));
+            if let Event::Ended(failed) = &event {
+                end = Some((close_code_of(failed), failed.to_string()));
+            }
+            bytes < FRAME_BYTES
+        });
+        match asked {
+            Poll::Ready(Asked::Some) => {
+                self.end = self.end.take().or(end);
+                return Poll::Ready(Turn::Send(messages));
+            }
+            Poll::Ready(Asked::Over) => {
+                let (code, reason) = self.end.take().unwrap_or((close_code::AWAY, CLOSING.into()));
+                return Poll::Ready(Turn::Close(code, reason));
+            }
+            Poll::Pending => {}
+        }
+        self.timer.poll_tick(context).map(|_| Turn::Ping)
+    }
+
+    /// Tells the client why it is over, and waits for it to take that, but not for ever.
+    async fn close(mut self, code: u16, mut reason: String) {
+        let mut end = reason.len().min(REASON_BYTES_MAX);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        reason.truncate(end);
+        let frame = CloseFrame { code, reason: reason.into() };
+        let sent = timeout(CLOSE_WAIT, self.socket.send(Message::Close(Some(frame)))).await;
+        if matches!(sent, Ok(Ok(()))) {
+            self.drain().await;
+        }
+    }
+
+    /// Lets both closes cross. Whether the client took ours or not, the connection ends here.
+    async fn drain(mut self) {
+        let drained = async { while let Some(Ok(_)) = self.socket.recv().await {} };
+        let _ = timeout(CLOSE_WAIT, drained).await;
+    }
+}
+
+/// Most bytes of the reason of a close, by RFC 6455.
+const REASON_BYTES_MAX: usize = 123;
+
+const CLOSING: &str = "the server is closing";
+
+/// Sends all of them, and gathers them into few writes.
+async fn send(socket: &mut WebSocket, messages: Vec<Message>) -> Result<(), axum::Error> {
+    for message in messages {
+        socket.feed(message).await?;
+    }
+    socket.flush().await
+}
+
+fn close_code_of(failed: &FollowError) -> u16 {
+    match failed {
+        FollowError::Deleted(_) => close_code::NORMAL,
+        FollowError::Closed => close_code::AWAY,
+        _ => close_code::ERROR,
+    }
+}
+
+fn text_of(event: &Event<'_>) -> String {
+    if let Event::Message(message) = event {
+        let mut out = b"{\"event\":\"message\",".to_vec();
+        message.put_members(&mut out);
+        out.push(b'}');
+        return String::from_utf8(out).expect("JSON is made of text");
+    }
+    let mut facts = event.facts();
+    if let Some(members) = facts.as_object_mut() {
+        members.insert("event".into(), event.name().into());
+        members.extend(event.token().map(|token| ("cursor".into(), token.to_string().into())));
+    }
+    facts.to_string()
+}
