@@ -13,7 +13,7 @@ use gapless_broker::{Atomic, TopicError};
 use gapless_core::{Records, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 
-use super::answer::{CLOSED, FORKED_FROM, NEXT_OFFSET, Refusal, set};
+use super::answer::{CLOSED, FORK, NEXT_OFFSET, Refusal, set};
 use super::append::{is_closing, room};
 use super::expiry::Expiry;
 use super::media::MediaType;
@@ -43,7 +43,7 @@ pub(super) async fn create(
     body: &Bytes,
 ) -> Result<Response, Refusal> {
     let name = topic_of(uri.path())?;
-    if headers.contains_key(FORKED_FROM) {
+    if headers.keys().any(|name| name.as_str().starts_with(FORK)) {
         let why = "forks are not offered";
         return Err(Refusal::new(ErrorCode::NotOffered, StatusCode::NOT_IMPLEMENTED, why));
     }
