@@ -22,7 +22,7 @@ use super::offset::Offset;
 use super::streams::{Change, Meta, Stream, find, remove};
 use crate::answers;
 use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::server::{Shared, blocking};
 
 /// How often making is begun again because somebody deletes the same stream meanwhile, or the
 /// journal has no room.
@@ -65,8 +65,6 @@ pub(super) async fn create(
                     continue;
                 }
                 stream.done(change).await?;
-                let deadline = stream.lock().deadline();
-                shared.durable.watch(&stream, deadline);
                 StatusCode::CREATED
             }
             Made::Same => {
@@ -95,13 +93,10 @@ pub(super) async fn create(
 
 async fn make_topic(shared: &Arc<Shared>, name: &TopicName) -> Result<(), Refusal> {
     let (broker, name) = (shared.broker.clone(), name.clone());
-    let made = tokio::task::spawn_blocking(move || {
-        broker.create_topic(&name, TopicSettings::default()).map(drop)
-    });
-    match made.await {
-        Ok(Ok(()) | Err(TopicError::Exists(_))) => Ok(()),
-        Ok(Err(error)) => Err(Problem::from(answers::topic_error(&error)).into()),
-        Err(_) => Err(Problem::new(ErrorCode::Internal, "making the topic failed").into()),
+    let made = blocking(move || broker.create_topic(&name, TopicSettings::default()).map(drop));
+    match made.await? {
+        Ok(()) | Err(TopicError::Exists(_)) => Ok(()),
+        Err(error) => Err(Problem::from(answers::topic_error(&error)).into()),
     }
 }
 
@@ -121,6 +116,9 @@ fn declare(shared: &Shared, stream: &Stream, meta: &Meta, records: Option<&Recor
     }
     let change = stream.commit(&shared.broker, &mut state, atomic, Some(meta.clone()));
     stream.used(&shared.broker, &mut state);
+    let deadline = state.deadline().filter(|_| state.declared);
+    drop(state);
+    shared.durable.watch(stream, deadline);
     Made::New(change)
 }
 
