@@ -5,7 +5,7 @@
 
 mod events;
 mod sse;
-pub(crate) mod start;
+mod start;
 mod websocket;
 
 use std::sync::Arc;
