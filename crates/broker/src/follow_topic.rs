@@ -1,8 +1,6 @@
 //! Following one topic by its seqs.
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -10,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use gapless_core::cursor::{Effect, Input};
 use gapless_core::{Cursor, GapReason, Position, Seq, Tally};
-use gapless_journal::{Pending, ReadError};
+use gapless_journal::{ReadError, TopicReader};
 
 use crate::broker::Inner;
 use crate::cell::{Cell, headers};
@@ -23,7 +21,8 @@ pub(crate) struct TopicFollower {
     cell: Arc<Cell>,
     cursor: Cursor,
     position: Position,
-    reading: Option<Reading>,
+    /// History that is being read.
+    reader: Option<TopicReader>,
     /// What comes before anything else: a gap found when the subscription was made.
     ready: VecDeque<(Delivery, Position)>,
     handed_out: Position,
@@ -32,20 +31,13 @@ pub(crate) struct TopicFollower {
     newest_only_to: Seq,
 }
 
-/// A step of history that is being read.
-struct Reading {
-    from: Seq,
-    to: Seq,
-    read: Pending<Result<Vec<Bytes>, ReadError>>,
-}
-
 impl TopicFollower {
     pub(crate) fn new(cell: Arc<Cell>, cursor: Cursor, position: Position) -> Self {
         Self {
             cell,
             cursor,
             position,
-            reading: None,
+            reader: None,
             ready: VecDeque::new(),
             handed_out: position,
             recovering: false,
@@ -86,26 +78,16 @@ impl TopicFollower {
                 self.handed_out = self.handed_out.max(through);
                 return Poll::Ready(Ok(delivery));
             }
-            if let Some(reading) = &mut self.reading {
-                let read = match Pin::new(&mut reading.read).poll(context) {
-                    Poll::Pending => return Poll::Pending,
+            if let Some(mut reader) = self.reader.take() {
+                let step = inner.history_step();
+                let read = match inner.journal.poll_topic(&mut reader, step, context) {
+                    Poll::Pending => {
+                        self.reader = Some(reader);
+                        return Poll::Pending;
+                    }
                     Poll::Ready(read) => read,
                 };
-                let (from, to) = (reading.from, reading.to);
-                self.reading = None;
-                let parts = read.and_then(|parts| parts).map_err(closed_or_read)?;
-                shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
-                let bytes: usize = parts.iter().map(Bytes::len).sum();
-                inner.metrics.recovered_bytes.increment(bytes as u64);
-                inner.enforce_age(&self.cell, inner.clock.now())?;
-                let state = self.cell.lock();
-                let still_kept = state.first() <= from && !state.deleted;
-                drop(state);
-                // What was trimmed while it was read may not be handed out; looking tells.
-                if still_kept {
-                    self.hand_out(inner, shared, (from, to), parts)?;
-                    self.read_ahead(inner, to);
-                }
+                self.take_step(inner, shared, reader, read)?;
                 continue;
             }
             if !self.look(inner, shared, context)? {
@@ -114,17 +96,33 @@ impl TopicFollower {
         }
     }
 
-    /// Begins to read the next step of history while this one is being used.
-    fn read_ahead(&mut self, inner: &Inner, to: Seq) {
-        if self.cursor.next() <= to {
-            self.read(inner, (self.cursor.next(), to));
+    /// Hands out a step of history, and keeps the reader if there is more to come. After an
+    /// error it is not kept: the next try begins at the same place.
+    fn take_step(
+        &mut self,
+        inner: &Inner,
+        shared: &Shared,
+        reader: TopicReader,
+        read: Result<Vec<Bytes>, ReadError>,
+    ) -> Result<(), FollowError> {
+        inner.enforce_age(&self.cell, inner.clock.now())?;
+        let from = self.cursor.next();
+        let state = self.cell.lock();
+        let still_kept = state.first() <= from && !state.deleted;
+        drop(state);
+        if !still_kept {
+            // What was trimmed while it was read may not be handed out; looking tells.
+            return Ok(());
         }
-    }
-
-    fn read(&mut self, inner: &Inner, (from, to): (Seq, Seq)) {
-        let bytes = inner.history_step();
-        let read = inner.journal.read_topic(self.cell.id, (from, to), bytes);
-        self.reading = Some(Reading { from, to, read });
+        let parts = read.map_err(closed_or_read)?;
+        shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
+        let bytes: usize = parts.iter().map(Bytes::len).sum();
+        inner.metrics.recovered_bytes.increment(bytes as u64);
+        self.hand_out(inner, shared, (from, reader.to()), parts)?;
+        if self.cursor.next() <= reader.to() {
+            self.reader = Some(reader);
+        }
+        Ok(())
     }
 
     /// Asks the cursor what to do, and does it. False means to wait.
@@ -172,7 +170,7 @@ impl TopicFollower {
                         let (from, to) = (from.0, to.0);
                         self.tell(Delivery::Recovering { from, to });
                     }
-                    self.read(inner, (from, to));
+                    self.reader = Some(TopicReader::new(self.cell.id, (from, to)));
                     return Ok(true);
                 }
                 Effect::Wait => {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use gapless_journal::STEPS_AHEAD;
+
 /// Limits of a broker. The defaults suit a server of any size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -45,9 +47,9 @@ const HISTORY_STEP_BYTES_MIN: usize = 32 * 1024;
 
 impl Limits {
     /// How much history one subscriber reads in one go while `recovering` of them do. Each
-    /// may have two steps in memory: the one being used and the one being read.
+    /// may have several steps in memory: the one being used and those being read.
     pub(crate) fn history_step(&self, recovering: usize) -> usize {
-        let share = self.recovery_bytes_max / (2 * recovering.max(1));
+        let share = self.recovery_bytes_max / ((1 + STEPS_AHEAD) * recovering.max(1));
         share.max(HISTORY_STEP_BYTES_MIN).min(self.history_step_bytes)
     }
 }

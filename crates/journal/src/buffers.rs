@@ -65,8 +65,9 @@ fn take_spare(needed: usize) -> Vec<u8> {
         return Vec::new();
     }
     let mut spare = lock(&SPARE);
-    let fitting = spare.iter().position(|memory| memory.len() >= needed);
-    fitting.map(|at| spare.swap_remove(at)).unwrap_or_default()
+    // The one that came back last: it is the one most likely still in a cache.
+    let fitting = spare.iter().rposition(|memory| memory.len() >= needed);
+    fitting.map(|at| spare.remove(at)).unwrap_or_default()
 }
 
 #[cfg(test)]

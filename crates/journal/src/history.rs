@@ -1,8 +1,9 @@
-//! Reading what is no longer in memory: one topic by seq, or many by position.
+//! Reading what is no longer in memory: many topics by position, and looking things up.
 //!
 //! These are plain functions over segments; the pool runs them. Every batch handed out was
-//! checked against its block's checksum. A topic's seqs never have a hole here: what is
-//! missing is an error, not a shorter answer.
+//! checked against its block's checksum.
+//!
+//! Not here: reading one topic, see [`crate::topic_reader`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,83 +21,6 @@ const ROWS_AT_ONCE: u64 = 64;
 
 /// The segments of a store, in the order of their positions.
 pub(crate) type Segments = Arc<Vec<Arc<Segment>>>;
-
-/// Reads batches of `topic` that account for `from` and on, without a hole, until `to` or
-/// `bytes_max` is reached. Each part holds whole batches; the first may begin before
-/// `from`. Nothing at all means that no segment reaches `from`.
-pub(crate) fn read_topic(
-    segments: &[Arc<Segment>],
-    topic: TopicId,
-    (from, to): (Seq, Seq),
-    bytes_max: usize,
-) -> Result<Vec<Bytes>, ReadError> {
-    let mut parts = Vec::new();
-    let (mut next, mut bytes) = (from, 0);
-    for segment in segments {
-        let mut row = segment.index().find(topic, next)?;
-        while next <= to && bytes < bytes_max {
-            let rows = wanted_rows(segment, row, topic, to, bytes_max - bytes)?;
-            if rows.is_empty() {
-                break;
-            }
-            for (block, row) in segment.read_blocks(&rows)?.into_iter().zip(&rows) {
-                if row.first_seq > next {
-                    return Err(ReadError::Missing { topic, seq: next });
-                }
-                let part = if next > row.first_seq {
-                    skip_before(segment, row, block, next)?
-                } else {
-                    block
-                };
-                bytes += part.len();
-                parts.push(part);
-                next = row.last_seq.next();
-            }
-            row += rows.len() as u64;
-        }
-        if next > to || bytes >= bytes_max {
-            break;
-        }
-    }
-    Ok(parts)
-}
-
-/// The block rows of `topic` from `row` on that fit `bytes_max`, at least one if there is.
-fn wanted_rows(
-    segment: &Segment,
-    row: u64,
-    topic: TopicId,
-    to: Seq,
-    bytes_max: usize,
-) -> Result<Vec<BlockRow>, ReadError> {
-    let mut rows = segment.index().blocks(row, ROWS_AT_ONCE.min(1 + bytes_max as u64 / 4096))?;
-    let mut bytes = 0;
-    let fit = rows.iter().position(|row| {
-        let before = bytes;
-        bytes += row.bytes as usize;
-        row.topic != topic || row.first_seq > to || (before > 0 && bytes > bytes_max)
-    });
-    rows.truncate(fit.unwrap_or(rows.len()));
-    Ok(rows)
-}
-
-/// Drops the batches of a block that lie wholly before `seq`.
-fn skip_before(
-    segment: &Segment,
-    row: &BlockRow,
-    mut block: Bytes,
-    seq: Seq,
-) -> Result<Bytes, ReadError> {
-    while !block.is_empty() {
-        let (header, len) = EntryHeader::read(&block)
-            .map_err(|why| segment.damaged(row.offset, &why.to_string()))?;
-        if header.last_seq() >= seq {
-            break;
-        }
-        drop(block.split_to(len.min(block.len())));
-    }
-    Ok(block)
-}
 
 /// The batches of one block.
 pub(crate) fn batches(segment: &Segment, row: &BlockRow) -> Result<Vec<Batch>, ReadError> {

@@ -31,6 +31,7 @@ use crate::open::JUMP_POSITIONS;
 use crate::options::JournalOptions;
 use crate::pool::{Pending, Pool};
 use crate::tail::Tail;
+use crate::topic_reader::read_topic;
 
 /// Positions that may be given beyond the last flushed one before appends are told to wait.
 /// An append, of at most [`ENTRY_BYTES_MAX`], cannot take as many as are left of a jump.
@@ -365,8 +366,8 @@ impl Journal {
         lock(&self.inner.tail).first()
     }
 
-    /// Reads a step of a topic's history on the recovery pool: batches without a hole from
-    /// `from` on, up to `to` or `bytes_max`.
+    /// Reads one step of a topic's history on the recovery pool: batches without a hole from
+    /// `from` on, up to `to` or `bytes_max`. For more than one, see [`Journal::poll_topic`].
     pub fn read_topic(
         &self,
         topic: TopicId,
@@ -375,7 +376,7 @@ impl Journal {
     ) -> Pending<Result<Vec<Bytes>, ReadError>> {
         let segments = self.inner.segments();
         let max = self.inner.options.recovery_queue_max;
-        self.inner.pool.run(max, move || history::read_topic(&segments, topic, range, bytes_max))
+        self.inner.pool.run(max, move || read_topic(&segments, topic, range, bytes_max))
     }
 
     /// Reads a step of many topics' history on the recovery pool, in the order of

@@ -36,6 +36,7 @@ mod pool;
 mod segment;
 mod state;
 mod tail;
+mod topic_reader;
 
 pub use checkpoint::{CHECKPOINT_VERSION, read_checkpoint};
 pub use collector::without;
@@ -52,3 +53,4 @@ pub use options::JournalOptions;
 pub use pool::Pending;
 pub use segment::{SEGMENT_VERSION, Segment, SegmentMeta};
 pub use state::{ItemWriter, Policy, Recover, State};
+pub use topic_reader::{STEPS_AHEAD, TopicReader};

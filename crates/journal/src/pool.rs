@@ -1,8 +1,9 @@
 //! The recovery pool: threads of their own that read history, so that live readers and the
 //! flusher are not slowed.
 //!
-//! Each reader has at most one request here, and a request reads one bounded step; so the
-//! queue is as long as there are readers at most, and they take turns.
+//! A request reads one bounded step. Each reader has one request here, and more only while
+//! nobody waits ([`Pool::is_idle`]): so the queue is not longer than there are readers, but
+//! for a few, and they take turns.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -49,6 +50,12 @@ impl Pool {
     /// How many tasks wait for a thread.
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.queue.tasks).0.len()
+    }
+
+    /// Whether nobody waits for a thread, so that reading ahead is at nobody's cost. Never
+    /// when tasks run in the thread that asks: then it would gain nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.inline && self.waiting() == 0
     }
 
     /// Runs `task` on the pool, unless `max` wait already.

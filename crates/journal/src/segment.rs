@@ -168,24 +168,30 @@ impl Segment {
         &self.index
     }
 
-    /// Reads neighbouring blocks in one go and checks each. The rows must be neighbours.
+    /// Reads neighbouring blocks into one buffer and checks each. The rows must be neighbours.
     pub(crate) fn read_blocks(&self, rows: &[BlockRow]) -> Result<Vec<Bytes>, ReadError> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
             return Ok(Vec::new());
         };
         let end = last.offset + u64::from(last.bytes);
         let len = (end - first.offset) as usize;
-        let bytes = buffers::filled(len, |into| self.data.read_at(into, first.offset))?;
-        let block = |row: &BlockRow| {
+        let place = |row: &BlockRow| {
             let from = (row.offset - first.offset) as usize;
-            let block = bytes.slice(from..from + row.bytes as usize);
-            if crc32c::crc32c(&block) == row.crc {
-                Ok(block)
-            } else {
-                Err(self.damaged(row.offset, "the checksum of a block does not fit"))
-            }
+            from..from + row.bytes as usize
         };
-        rows.iter().map(block).collect()
+        // Block by block: each is checked while it is still in the processor's cache.
+        let bytes = buffers::filled(len, |into| {
+            rows.iter().try_for_each(|row| self.read_block(row, &mut into[place(row)]))
+        })?;
+        Ok(rows.iter().map(|row| bytes.slice(place(row))).collect())
+    }
+
+    fn read_block(&self, row: &BlockRow, into: &mut [u8]) -> Result<(), ReadError> {
+        self.data.read_at(into, row.offset)?;
+        if crc32c::crc32c(into) != row.crc {
+            return Err(self.damaged(row.offset, "the checksum of a block does not fit"));
+        }
+        Ok(())
     }
 
     pub(crate) fn damaged(&self, offset: u64, why: &str) -> ReadError {

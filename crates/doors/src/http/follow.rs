@@ -5,7 +5,7 @@
 
 mod events;
 mod sse;
-mod start;
+pub(crate) mod start;
 mod websocket;
 
 use std::sync::Arc;

@@ -12,20 +12,22 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use bytes::Bytes;
 use gapless_broker::Delivered;
-use gapless_core::{Position, Seq, TopicName};
+use gapless_core::{Position, RejectReason, Seq, TopicName};
 use gapless_protocol::ErrorCode;
 
-use crate::http::body;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::http::publish::{HEADER_PREFIX, Wishes, ack_answer, create_if_missing, publish};
+use crate::http::publish::{
+    HEADER_PREFIX, Wishes, ack_answer, create_if_missing, publish, rejected,
+};
 use crate::http::server::{Shared, blocking};
 use crate::http::shown::{CONTENT_TYPE, Shown};
 use crate::http::topics::TopicPath;
+use crate::http::{body, lines, range};
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
-        .route("/v1/topics/{name}/messages", post(publish_one))
+        .route("/v1/topics/{name}/messages", post(publish_one).get(range::read))
         .route("/v1/topics/{name}/messages/{seq}", get(read))
         .route("/v1/topics/{name}/messages/{seq}/body", get(read_body))
         .route("/v1/topics/{name}/latest", get(latest))
@@ -39,6 +41,9 @@ async fn publish_one(
     mut params: Params,
     request: Request,
 ) -> Result<Response, Problem> {
+    if body::is_lines(request.headers()) {
+        return publish_lines(shared, topic, params, request).await;
+    }
     let wishes = Wishes::read(request.headers(), &mut params, shared.broker.now())?;
     let tombstone = params.switch("tombstone")?.unwrap_or(false);
     params.finish()?;
@@ -53,6 +58,27 @@ async fn publish_one(
     }
     let ack = publish(&shared, &topic, message, wishes.options).await?;
     Ok(ack_answer(&topic, &ack))
+}
+
+async fn publish_lines(
+    shared: Arc<Shared>,
+    topic: TopicName,
+    mut params: Params,
+    request: Request,
+) -> Result<Response, Problem> {
+    let wishes = Wishes::read_options(request.headers(), &mut params)?;
+    let each = params.switch("answer_each")?.unwrap_or(false);
+    params.finish()?;
+    if wishes.create {
+        create_if_missing(&shared, &topic).await?;
+    } else if wishes.options.require_subscribers.is_none()
+        && shared.broker.describe_topic(&topic).is_err()
+    {
+        // Better said now than for every line. Who means a subject that needs no creation
+        // says whether it needs subscribers.
+        return Err(rejected(&shared.broker, &topic, RejectReason::UnknownTopic));
+    }
+    Ok(lines::take(shared, topic, wishes.options, request.into_body(), each))
 }
 
 async fn read(

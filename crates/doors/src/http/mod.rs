@@ -4,12 +4,15 @@
 //! Every error leaves as a problem (RFC 9457) with the number of the one list, by
 //! [`problem`]. Nothing here holds a rule: handlers parse, call the broker, and answer.
 
+mod atomic;
 mod body;
 mod durable;
 mod event_stream;
 mod follow;
 mod groups;
 mod health;
+mod incoming;
+mod lines;
 mod messages;
 mod options;
 mod origin;
@@ -17,6 +20,7 @@ mod page;
 mod params;
 mod problem;
 mod publish;
+mod range;
 mod server;
 mod settings;
 mod shown;

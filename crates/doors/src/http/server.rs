@@ -24,7 +24,7 @@ use crate::DoorError;
 use crate::http::options::HttpOptions;
 use crate::http::problem::Problem;
 use crate::http::wire::{Io, Wire};
-use crate::http::{body, durable, follow, groups, health, messages, origin, page, problem};
+use crate::http::{atomic, body, durable, follow, groups, health, messages, origin, page, problem};
 use crate::http::{source, topics};
 
 /// How long accepting rests after it failed.
@@ -120,8 +120,8 @@ impl HttpDoor {
         Ok(Self { address: bound, options, paths, closing, close, accepting, chores })
     }
 
-    /// Serves this broker from now on; `metrics` is what `/metrics` shows, if anything is
-    /// recorded.
+    /// Serves this broker from now on, in the runtime that this is called in. `metrics` is
+    /// what `/metrics` shows, if anything is recorded.
     pub fn serve(&mut self, broker: Broker, metrics: Option<PrometheusHandle>) {
         let since = broker.now();
         let shared = Shared {
@@ -191,6 +191,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(source::routes())
         .merge(topics::routes())
         .merge(messages::routes())
+        .merge(atomic::routes())
         .merge(follow::routes())
         .merge(groups::routes())
         .merge(health::routes())

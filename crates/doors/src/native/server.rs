@@ -14,9 +14,11 @@ use gapless_core::Timestamp;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::DoorError;
 use crate::native::connection::Connection;
+use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
 use crate::native::stream::Stream;
 
@@ -40,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) options: NativeOptions,
     pub(crate) sessions: Mutex<BTreeMap<u64, Arc<Session>>>,
     pub(crate) in_flight_bytes: AtomicUsize,
+    pub(crate) fairness: Fairness,
     next_session: AtomicU64,
     closing: watch::Receiver<bool>,
 }
@@ -82,6 +85,7 @@ impl NativeDoor {
             options,
             sessions: Mutex::default(),
             in_flight_bytes: AtomicUsize::new(0),
+            fairness: Fairness::new(Instant::now()),
             next_session: AtomicU64::new(1),
             closing,
         });

@@ -14,7 +14,8 @@ pub(super) const CLOSED: &str = "stream-closed";
 pub(super) const CURSOR: &str = "stream-cursor";
 pub(super) const STREAM_SEQ: &str = "stream-seq";
 pub(super) const SSE_ENCODING: &str = "stream-sse-data-encoding";
-pub(super) const FORKED_FROM: &str = "stream-forked-from";
+/// How the names of all headers begin that ask for a fork.
+pub(super) const FORK: &str = "stream-fork";
 
 /// A request that was not done, with the protocol's headers.
 #[derive(Debug)]

@@ -50,6 +50,15 @@ enum Taken {
     ClosedBefore,
 }
 
+/// Wakes live readers of a stream that was closed, also when nobody waits for the ack any more.
+struct WakeReaders<'a>(&'a Stream);
+
+impl Drop for WakeReaders<'_> {
+    fn drop(&mut self) {
+        self.0.changed.send_replace(());
+    }
+}
+
 /// Whether a request closes the stream.
 pub(super) fn is_closing(headers: &HeaderMap) -> bool {
     headers.get(CLOSED).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
@@ -96,10 +105,8 @@ pub(super) async fn append(
     let mut next = None;
     match taken {
         Taken::New(change) => {
+            let _wake = append.close.then(|| WakeReaders(&stream));
             let accepted = stream.done(change).await?;
-            if append.close {
-                stream.changed.send_replace(());
-            }
             if records.is_some() {
                 next = Some(accepted.last.next());
                 if append.producer.is_some() {
@@ -132,7 +139,7 @@ pub(super) async fn append(
 
 impl Append {
     fn of(headers: &HeaderMap, body: Bytes) -> Result<Self, Problem> {
-        let bad = |why: &str| Problem::new(ErrorCode::BadPayload, why);
+        let bad = |why: &str| Problem::new(ErrorCode::BadRequest, why);
         let producer = Producer::of(headers)?;
         let close = is_closing(headers);
         if body.is_empty() && !close {
@@ -162,11 +169,11 @@ impl Append {
         let media = stream.lock().meta.media.clone();
         if !self.media.as_ref().is_some_and(|own| own.is_same(&media)) {
             let why = format!("the stream is {}, and the body is not", media.as_str());
-            return Err(Refusal::new(ErrorCode::BadPayload, StatusCode::CONFLICT, why));
+            return Err(Refusal::new(ErrorCode::BadRequest, StatusCode::CONFLICT, why));
         }
         match media.messages(&self.body)? {
             Some(records) => Ok(Some(records)),
-            None => Err(Problem::new(ErrorCode::BadPayload, "the body holds no message").into()),
+            None => Err(Problem::new(ErrorCode::BadRequest, "the body holds no message").into()),
         }
     }
 }
@@ -200,7 +207,7 @@ fn take(
             _ if state.meta.closed => return Err(closed(shared, stream)),
             Verdict::NotZero => {
                 let why = "a new epoch of a producer begins with Producer-Seq 0";
-                return Err(Problem::new(ErrorCode::BadPayload, why).into());
+                return Err(Problem::new(ErrorCode::BadRequest, why).into());
             }
             Verdict::Gap { expected } => {
                 let received = producer.place.seq;

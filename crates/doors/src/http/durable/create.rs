@@ -13,7 +13,7 @@ use gapless_broker::{Atomic, TopicError};
 use gapless_core::{Records, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 
-use super::answer::{CLOSED, FORKED_FROM, NEXT_OFFSET, Refusal, set};
+use super::answer::{CLOSED, FORK, NEXT_OFFSET, Refusal, set};
 use super::append::{is_closing, room};
 use super::expiry::Expiry;
 use super::media::MediaType;
@@ -22,7 +22,7 @@ use super::offset::Offset;
 use super::streams::{Change, Meta, Stream, find, remove};
 use crate::answers;
 use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::server::{Shared, blocking};
 
 /// How often making is begun again because somebody deletes the same stream meanwhile, or the
 /// journal has no room.
@@ -43,7 +43,7 @@ pub(super) async fn create(
     body: &Bytes,
 ) -> Result<Response, Refusal> {
     let name = topic_of(uri.path())?;
-    if headers.contains_key(FORKED_FROM) {
+    if headers.keys().any(|name| name.as_str().starts_with(FORK)) {
         let why = "forks are not offered";
         return Err(Refusal::new(ErrorCode::NotOffered, StatusCode::NOT_IMPLEMENTED, why));
     }
@@ -65,8 +65,6 @@ pub(super) async fn create(
                     continue;
                 }
                 stream.done(change).await?;
-                let deadline = stream.lock().deadline();
-                shared.durable.watch(&stream, deadline);
                 StatusCode::CREATED
             }
             Made::Same => {
@@ -95,13 +93,10 @@ pub(super) async fn create(
 
 async fn make_topic(shared: &Arc<Shared>, name: &TopicName) -> Result<(), Refusal> {
     let (broker, name) = (shared.broker.clone(), name.clone());
-    let made = tokio::task::spawn_blocking(move || {
-        broker.create_topic(&name, TopicSettings::default()).map(drop)
-    });
-    match made.await {
-        Ok(Ok(()) | Err(TopicError::Exists(_))) => Ok(()),
-        Ok(Err(error)) => Err(Problem::from(answers::topic_error(&error)).into()),
-        Err(_) => Err(Problem::new(ErrorCode::Internal, "making the topic failed").into()),
+    let made = blocking(move || broker.create_topic(&name, TopicSettings::default()).map(drop));
+    match made.await? {
+        Ok(()) | Err(TopicError::Exists(_)) => Ok(()),
+        Err(error) => Err(Problem::from(answers::topic_error(&error)).into()),
     }
 }
 
@@ -121,6 +116,9 @@ fn declare(shared: &Shared, stream: &Stream, meta: &Meta, records: Option<&Recor
     }
     let change = stream.commit(&shared.broker, &mut state, atomic, Some(meta.clone()));
     stream.used(&shared.broker, &mut state);
+    let deadline = state.deadline().filter(|_| state.declared);
+    drop(state);
+    shared.durable.watch(stream, deadline);
     Made::New(change)
 }
 

@@ -33,7 +33,7 @@ pub(super) enum Expiry {
 impl Expiry {
     /// What the headers of a request ask for.
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
-        let bad = |why: &str| Problem::new(ErrorCode::BadPayload, why);
+        let bad = |why: &str| Problem::new(ErrorCode::BadRequest, why);
         match (headers.get(TTL), headers.get(EXPIRES_AT)) {
             (None, None) => Ok(Self::Never),
             (Some(_), Some(_)) => Err(bad("give Stream-TTL or Stream-Expires-At, not both")),

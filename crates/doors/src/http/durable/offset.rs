@@ -106,7 +106,7 @@ impl Asked {
 }
 
 fn bad(why: &str) -> Problem {
-    Problem::new(ErrorCode::BadPayload, why)
+    Problem::new(ErrorCode::BadRequest, why)
 }
 
 /// The cursor of a live answer: it rises with time, and always past the one that came in, so

@@ -57,7 +57,7 @@ pub(super) enum Verdict {
 impl Producer {
     /// The producer of a request, if it names one.
     pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, Problem> {
-        let bad = |why: &str| Problem::new(ErrorCode::BadPayload, why);
+        let bad = |why: &str| Problem::new(ErrorCode::BadRequest, why);
         let (id, epoch, seq) = match [ID, EPOCH, SEQ].map(|name| headers.get(name)) {
             [None, None, None] => return Ok(None),
             [Some(id), Some(epoch), Some(seq)] => (id, epoch, seq),

@@ -20,7 +20,7 @@ use super::sse;
 use super::streams::{Stream, find};
 use crate::answers;
 use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::server::{Shared, blocking};
 
 /// Bytes of messages in one answer: past it the answer ends after the message that is under
 /// way, so it may have one message more.
@@ -162,17 +162,16 @@ pub(super) async fn subscribe(
     from: Seq,
 ) -> Result<Subscription, Refusal> {
     let (broker, name, id) = (shared.broker.clone(), stream.name.clone(), stream.id);
-    let task = tokio::task::spawn_blocking(move || {
+    let made = blocking(move || {
         let made = broker.subscribe(&Pattern::literal(&name), Begin::Seq(from));
         // Looked at after subscribing, so that no other topic of the name can be in between.
         let is_same = broker.topic_place(&name).is_ok_and(|place| place.id == id);
         (made, is_same)
     });
-    match task.await {
-        Ok((_, false)) => Err(unknown()),
-        Ok((Ok(subscription), true)) => Ok(subscription),
-        Ok((Err(error), true)) => Err(Problem::from(answers::subscribe_error(&error)).into()),
-        Err(_) => Err(Problem::new(ErrorCode::Internal, "subscribing failed").into()),
+    match made.await? {
+        (_, false) => Err(unknown()),
+        (Ok(subscription), true) => Ok(subscription),
+        (Err(error), true) => Err(Problem::from(answers::subscribe_error(&error)).into()),
     }
 }
 

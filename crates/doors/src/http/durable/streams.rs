@@ -25,7 +25,7 @@ use super::media::MediaType;
 use super::producer::Place;
 use crate::answers;
 use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::server::{Shared, blocking};
 
 /// Most producers that one stream remembers: each is a cell, and those are bounded for all.
 pub(super) const PRODUCERS_MAX: usize = 4096;
@@ -372,21 +372,21 @@ pub(super) async fn remove(
         }
         state.gone = true;
     }
-    let (broker, doomed) = (shared.broker.clone(), Arc::clone(stream));
-    let task = tokio::task::spawn_blocking(move || {
-        let deleted = match broker.topic_place(&doomed.name) {
-            Ok(place) if place.id == doomed.id => broker.delete_topic(&doomed.name),
-            // Another door was faster, and the name may be another topic's by now.
-            _ => Ok(()),
-        };
-        if matches!(deleted, Ok(()) | Err(TopicError::Unknown(_))) {
-            doomed.remove_cells(&broker);
-        }
-        deleted
-    });
-    let deleted = task.await.map_err(|_| unknown())?;
+    // All of it there, so that it is also done when nobody waits for the answer any more.
+    let (shared, stream) = (Arc::clone(shared), Arc::clone(stream));
+    blocking(move || delete(&shared, &stream)).await?
+}
+
+fn delete(shared: &Shared, stream: &Stream) -> Result<(), Refusal> {
+    let broker = &shared.broker;
+    let deleted = match broker.topic_place(&stream.name) {
+        Ok(place) if place.id == stream.id => broker.delete_topic(&stream.name),
+        // Another door was faster, and the name may be another topic's by now.
+        _ => Ok(()),
+    };
     match deleted {
         Ok(()) | Err(TopicError::Unknown(_)) => {
+            stream.remove_cells(broker);
             shared.durable.forget(stream.id);
             stream.changed.send_replace(());
             Ok(())

@@ -3,7 +3,7 @@
 
 use axum::http::HeaderMap;
 use gapless_broker::From;
-use gapless_core::Seq;
+use gapless_core::{Seq, Timestamp};
 use gapless_protocol::ErrorCode;
 
 use crate::http::problem::Problem;
@@ -25,9 +25,14 @@ pub(crate) fn start(headers: &HeaderMap, from: Option<&str>) -> Result<From, Pro
     }
 }
 
-/// `beginning`, `now`, `last-per-key`, `seq:42`, or a token.
-fn parse(text: &str) -> Result<From, Problem> {
-    if let Some(number) = text.strip_prefix("seq:") {
+/// `beginning`, `now`, `last-per-key`, `seq:42` or `42`, `time:` with milliseconds, or a token.
+pub(crate) fn parse(text: &str) -> Result<From, Problem> {
+    if let Some(ms) = text.strip_prefix("time:") {
+        let time = ms.parse().ok().map(Timestamp);
+        return time.map(From::Time).ok_or_else(|| refused(text));
+    }
+    let number = text.strip_prefix("seq:");
+    if let Some(number) = number.or_else(|| is_number(text).then_some(text)) {
         let seq = number.parse().ok().filter(|seq| *seq > 0).map(Seq);
         return seq.map(From::Seq).ok_or_else(|| refused(text));
     }
@@ -39,10 +44,15 @@ fn parse(text: &str) -> Result<From, Problem> {
     }
 }
 
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn refused(text: &str) -> Problem {
     let shown: String = text.chars().take(SHOWN_MAX).collect();
     let detail = format!(
-        "{shown:?} is no place to begin; use beginning, now, last-per-key, seq:42, or a token"
+        "{shown:?} is no place to begin; use beginning, now, last-per-key, seq:42, \
+         time:1763247243000 (ms), or a token"
     );
     Problem::new(ErrorCode::BadPayload, detail).with("parameter", "from")
 }
