@@ -31,6 +31,7 @@ use crate::open::JUMP_POSITIONS;
 use crate::options::JournalOptions;
 use crate::pool::{Pending, Pool};
 use crate::tail::Tail;
+use crate::times::{Buckets, FlushTimes};
 use crate::topic_reader::read_topic;
 
 /// Positions that may be given beyond the last flushed one before appends are told to wait.
@@ -109,6 +110,7 @@ pub(crate) struct Stats {
     flushes: AtomicU64,
     flush_us: AtomicU64,
     flush_us_max: AtomicU64,
+    flush_times: Buckets,
 }
 
 impl Stats {
@@ -122,6 +124,7 @@ impl Stats {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.flush_us.fetch_add(us, Ordering::Relaxed);
         self.flush_us_max.fetch_max(us, Ordering::Relaxed);
+        self.flush_times.note(took);
     }
 }
 
@@ -496,6 +499,11 @@ impl Journal {
             recovery_waiting: inner.pool.waiting() as u64,
             full: inner.full.load(Ordering::Acquire),
         }
+    }
+
+    /// How long its flushes took, since it was opened.
+    pub fn flush_times(&self) -> FlushTimes {
+        self.inner.stats.flush_times.read()
     }
 
     /// Stops without flushing anything, as a crash would: for tests of what then is left.

@@ -36,6 +36,7 @@ mod pool;
 mod segment;
 mod state;
 mod tail;
+mod times;
 mod topic_reader;
 
 pub use checkpoint::{CHECKPOINT_VERSION, read_checkpoint};
@@ -53,4 +54,5 @@ pub use options::JournalOptions;
 pub use pool::Pending;
 pub use segment::{SEGMENT_VERSION, Segment, SegmentMeta};
 pub use state::{ItemWriter, Policy, Recover, State};
+pub use times::FlushTimes;
 pub use topic_reader::{STEPS_AHEAD, TopicReader};
