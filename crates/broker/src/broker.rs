@@ -16,6 +16,7 @@ use gapless_journal::{Journal, JournalOptions, JournalStats, OpenError, Opened, 
 
 use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch};
+use crate::counts::Gone;
 use crate::error::{BrokerOpenError, CloseError, TopicError};
 use crate::keeper::Keeper;
 use crate::limits::Limits;
@@ -101,6 +102,7 @@ pub(crate) struct Inner {
     pub(crate) cells: Mutex<Cells>,
     pub(crate) subscribers: Mutex<BTreeMap<u64, Arc<Shared>>>,
     pub(crate) next_subscriber: AtomicU64,
+    pub(crate) gone: Gone,
     recovering: AtomicIsize,
     /// Topics are made and deleted one at a time.
     pub(crate) admin: Mutex<()>,
@@ -161,6 +163,7 @@ impl Broker {
             cells: Mutex::new(cells),
             subscribers: Mutex::default(),
             next_subscriber: AtomicU64::new(1),
+            gone: Gone::default(),
             recovering: AtomicIsize::new(0),
             admin: Mutex::new(()),
             keeping: Mutex::new(()),
@@ -269,11 +272,6 @@ impl Broker {
         under.filter_map(|(name, (value, _))| Some((name.clone(), value.clone()?))).collect()
     }
 
-    /// How many subscribers read history at the moment.
-    pub fn recovering(&self) -> usize {
-        self.inner.recovering()
-    }
-
     /// Everybody who follows something, and what they are doing.
     pub fn subscribers(&self) -> Vec<SubscriberInfo> {
         lock(&self.inner.subscribers).values().map(|shared| shared.info()).collect()
@@ -290,7 +288,10 @@ impl Inner {
     }
 
     pub(crate) fn unsubscribed(&self, id: u64) {
-        let Some(shared) = lock(&self.subscribers).remove(&id) else { return };
+        let mut subscribers = lock(&self.subscribers);
+        let Some(shared) = subscribers.remove(&id) else { return };
+        self.gone.add(&shared);
+        drop(subscribers);
         self.metrics.subscriptions.decrement(1.0);
         let fields = [("subscriber", id.into()), ("pattern", shared.pattern.as_str().into())];
         self.emit("subscription.removed", &fields);
@@ -301,13 +302,10 @@ impl Inner {
         self.metrics.recovering.set(now as f64);
     }
 
-    fn recovering(&self) -> usize {
-        usize::try_from(self.recovering.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-
     /// How much history a subscriber reads in one go.
     pub(crate) fn history_step(&self) -> usize {
-        self.limits.history_step(self.recovering())
+        let recovering = self.recovering.load(Ordering::Relaxed);
+        self.limits.history_step(usize::try_from(recovering).unwrap_or(0))
     }
 
     /// Whether anybody follows this topic now.

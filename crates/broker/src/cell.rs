@@ -47,6 +47,8 @@ pub(crate) struct CellState {
     pub(crate) oldest_time: Timestamp,
     tail: VecDeque<Slice>,
     pub(crate) tail_bytes: u64,
+    /// Bytes that ever came into the tail.
+    pub(crate) bytes_in: u64,
     readers: BTreeMap<u64, Waker>,
     keys: Option<Box<Keys>>,
     /// Counts evictions, so that who looked into segments before knows if that still holds.
@@ -88,6 +90,7 @@ impl Cell {
             oldest_time: Timestamp::NEVER,
             tail: VecDeque::new(),
             tail_bytes: 0,
+            bytes_in: 0,
             readers: BTreeMap::new(),
             keys: None,
             evictions: 0,
@@ -134,6 +137,7 @@ impl CellState {
             return false;
         }
         self.tail_bytes += bytes.len() as u64;
+        self.bytes_in += bytes.len() as u64;
         self.tail.push_back(Slice { first, lsn, bytes });
         if last > self.machine.settled() {
             self.step(Timestamp(0), Input::Settled { through: last });

@@ -119,6 +119,7 @@ impl PatternFollower {
                 shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
                 let bytes: usize = parts.iter().map(Bytes::len).sum();
                 inner.metrics.recovered_bytes.increment(bytes as u64);
+                shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.tell_trimmed(inner);
                 self.hand_out(inner, parts);
                 self.next = self.next.max(next);

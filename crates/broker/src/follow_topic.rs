@@ -118,6 +118,7 @@ impl TopicFollower {
         shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
         let bytes: usize = parts.iter().map(Bytes::len).sum();
         inner.metrics.recovered_bytes.increment(bytes as u64);
+        shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.hand_out(inner, shared, (from, reader.to()), parts)?;
         if self.cursor.next() <= reader.to() {
             self.reader = Some(reader);

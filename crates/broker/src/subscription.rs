@@ -63,6 +63,12 @@ pub struct SubscriberInfo {
     pub place: u64,
     /// How many steps of history it was handed.
     pub recovery_steps: u64,
+    /// How far the history goes that it reads or read last: a seq or a position, as `place`.
+    pub recovery_to: u64,
+    /// Bytes of history that were read for it.
+    pub recovered_bytes: u64,
+    /// Bytes it was handed, history and live.
+    pub delivered_bytes: u64,
 }
 
 /// The part of a subscription that others may look at.
@@ -73,13 +79,24 @@ pub(crate) struct Shared {
     state: AtomicU8,
     pub(crate) place: AtomicU64,
     pub(crate) recovery_steps: AtomicU64,
+    recovery_to: AtomicU64,
+    pub(crate) recovered_bytes: AtomicU64,
+    pub(crate) delivered_bytes: AtomicU64,
 }
 
 impl Shared {
     pub(crate) fn new(id: u64, pattern: Pattern) -> Self {
         let state = AtomicU8::new(SubscriberState::Connected as u8);
-        let (place, recovery_steps) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { id, pattern, state, place, recovery_steps }
+        Self {
+            id,
+            pattern,
+            state,
+            place: AtomicU64::new(0),
+            recovery_steps: AtomicU64::new(0),
+            recovery_to: AtomicU64::new(0),
+            recovered_bytes: AtomicU64::new(0),
+            delivered_bytes: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn info(&self) -> SubscriberInfo {
@@ -95,6 +112,9 @@ impl Shared {
             state,
             place: self.place.load(Ordering::Relaxed),
             recovery_steps: self.recovery_steps.load(Ordering::Relaxed),
+            recovery_to: self.recovery_to.load(Ordering::Relaxed),
+            recovered_bytes: self.recovered_bytes.load(Ordering::Relaxed),
+            delivered_bytes: self.delivered_bytes.load(Ordering::Relaxed),
         }
     }
 }
@@ -172,6 +192,7 @@ impl Subscription {
         match delivery {
             Delivery::Recovering { from, to } => {
                 self.set_state(SubscriberState::Recovering);
+                self.shared.recovery_to.store(*to, Ordering::Relaxed);
                 metrics.recoveries_started.increment(1);
                 let fields = [
                     ("subscriber", self.shared.id.into()),
@@ -192,8 +213,10 @@ impl Subscription {
                 }
             }
             Delivery::Messages(messages) => {
+                let bytes = messages.bytes() as u64;
                 metrics.delivered_batches.increment(1);
-                metrics.delivered_bytes.increment(messages.bytes() as u64);
+                metrics.delivered_bytes.increment(bytes);
+                self.shared.delivered_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             Delivery::Gap(gap) => {
                 metrics.gap(gap.reason);
