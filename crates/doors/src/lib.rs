@@ -3,8 +3,11 @@
 mod answers;
 pub mod http;
 pub mod native;
+mod sessions;
 
 use std::path::PathBuf;
+
+pub use sessions::Sessions;
 
 /// Why a door did not open.
 #[derive(Debug, thiserror::Error)]

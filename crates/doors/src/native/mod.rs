@@ -7,7 +7,6 @@
 
 mod connection;
 mod deliver;
-mod fairness;
 mod options;
 mod output;
 mod ready;

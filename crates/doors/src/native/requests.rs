@@ -15,7 +15,8 @@ use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
 use crate::answers::{error, or_error, topic_info, trouble};
-use crate::native::server::{Session, Shared};
+use crate::native::server::Shared;
+use crate::sessions::Session;
 
 /// Topics or clients in one answer, at most.
 const LIST_MAX: usize = 1000;
@@ -202,7 +203,7 @@ fn client_info(
         (_, true) => ClientState::Recovering,
         (_, false) => ClientState::Online,
     };
-    let name = session.name.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let name = session.name();
     let (number, since, address) = (session.number, session.since, session.address.clone());
     ClientInfo { session: number, since, state, name, address, follows }
 }

@@ -5,51 +5,36 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use gapless_broker::Broker;
-use gapless_core::Timestamp;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::DoorError;
 use crate::native::connection::Connection;
-use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
 use crate::native::stream::Stream;
+use crate::sessions::{Session, Sessions};
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// A client that is connected.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) number: u64,
-    pub(crate) address: String,
-    pub(crate) since: Timestamp,
-    pub(crate) name: Mutex<String>,
-    /// Its subscriptions: number on the connection, number at the broker, whether by topic.
-    pub(crate) follows: Mutex<BTreeMap<u64, (u64, bool)>>,
-}
 
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) broker: Broker,
     pub(crate) options: NativeOptions,
-    pub(crate) sessions: Mutex<BTreeMap<u64, Arc<Session>>>,
+    pub(crate) sessions: Sessions,
     pub(crate) in_flight_bytes: AtomicUsize,
-    pub(crate) fairness: Fairness,
-    next_session: AtomicU64,
     closing: watch::Receiver<bool>,
 }
 
 impl Shared {
     pub(crate) fn sessions(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     /// Resolves when the door is closing.
@@ -83,10 +68,8 @@ impl NativeDoor {
         let shared = Arc::new(Shared {
             broker,
             options,
-            sessions: Mutex::default(),
+            sessions: Sessions::default(),
             in_flight_bytes: AtomicUsize::new(0),
-            fairness: Fairness::new(Instant::now()),
-            next_session: AtomicU64::new(1),
             closing,
         });
         let mut tasks = JoinSet::new();
@@ -107,6 +90,11 @@ impl NativeDoor {
     /// The TCP address it listens on.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp
+    }
+
+    /// Its clients, for whoever wants to look at them.
+    pub fn sessions(&self) -> Sessions {
+        self.shared.sessions.clone()
     }
 
     /// How many clients are connected.
@@ -192,14 +180,8 @@ async fn refused(error: &io::Error) {
 }
 
 fn serve(shared: &Arc<Shared>, connections: &mut JoinSet<()>, stream: Stream, address: String) {
-    let number = shared.next_session.fetch_add(1, Ordering::Relaxed);
-    let session = Arc::new(Session {
-        number,
-        address,
-        since: shared.broker.now(),
-        name: Mutex::default(),
-        follows: Mutex::default(),
-    });
+    let session = shared.sessions.new_session(address, shared.broker.now());
+    let number = session.number;
     let mut sessions = shared.sessions();
     let too_many = sessions.len() >= shared.options.connections_max;
     if !too_many {

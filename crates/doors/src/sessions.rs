@@ -1,0 +1,58 @@
+//! Who is connected at a door, for whoever looks: the door itself, and the page.
+//!
+//! A door notes its sessions here and takes them out again; clones share the list, so that
+//! one door can show the clients of another without knowing it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gapless_core::Timestamp;
+
+/// A client that is connected.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) number: u64,
+    pub(crate) address: String,
+    pub(crate) since: Timestamp,
+    pub(crate) name: Mutex<String>,
+    /// Its subscriptions: number on the connection, number at the broker, whether by topic.
+    pub(crate) follows: Mutex<BTreeMap<u64, (u64, bool)>>,
+}
+
+impl Session {
+    /// How the client calls itself; empty if it did not say.
+    pub(crate) fn name(&self) -> String {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The sessions of a door. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Sessions {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    sessions: Mutex<BTreeMap<u64, Arc<Session>>>,
+    last_number: AtomicU64,
+}
+
+impl Sessions {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Session>>> {
+        self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session with a number of its own, not in the list yet.
+    pub(crate) fn new_session(&self, address: String, since: Timestamp) -> Arc<Session> {
+        let number = self.inner.last_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let (name, follows) = (Mutex::default(), Mutex::default());
+        Arc::new(Session { number, address, since, name, follows })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+}
