@@ -24,6 +24,10 @@ pub struct HttpOptions {
     pub drain: Duration,
     /// Most topics that `/metrics` shows one by one; with more, it shows none of them.
     pub metrics_topics_max: usize,
+    /// How often the state that the page shows is sampled, while somebody looks.
+    pub sample_interval: Duration,
+    /// How long sampling goes on after the last one looked.
+    pub sample_linger: Duration,
     /// Origins that browsers may call from: `*` for all, empty for none but our own page.
     pub cors_origins: Vec<String>,
 }
@@ -40,6 +44,8 @@ impl Default for HttpOptions {
             long_poll: Duration::from_secs(3),
             drain: Duration::from_secs(5),
             metrics_topics_max: 1000,
+            sample_interval: Duration::from_secs(1),
+            sample_linger: Duration::from_secs(30),
             cors_origins: Vec::new(),
         }
     }

@@ -21,7 +21,9 @@ use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 
 use crate::DoorError;
+use crate::Sessions;
 use crate::http::options::HttpOptions;
+use crate::http::page::Sampler;
 use crate::http::problem::Problem;
 use crate::http::wire::{Io, Wire};
 use crate::http::{atomic, body, durable, follow, groups, health, messages, origin, page, problem};
@@ -57,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) durable: durable::Streams,
     /// What is recorded for Prometheus, if the process records it.
     pub(crate) metrics: Option<PrometheusHandle>,
+    /// What the page shows.
+    pub(crate) sampler: Arc<Sampler>,
     /// When the door got its broker.
     pub(crate) since: Timestamp,
     closing: watch::Receiver<bool>,
@@ -92,6 +96,8 @@ pub struct HttpDoor {
     accepting: tokio::task::JoinHandle<()>,
     /// What is done now and then while a broker is served; it ends when the door closes.
     chores: JoinSet<()>,
+    /// Who is connected at other doors, by the door's name.
+    neighbours: Vec<(&'static str, Sessions)>,
 }
 
 /// What is answered: little until the broker is there, then everything.
@@ -116,16 +122,23 @@ impl HttpDoor {
         let limits = options.clone();
         let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
         let accepting = tokio::spawn(accepting);
-        let chores = JoinSet::new();
-        Ok(Self { address: bound, options, paths, closing, close, accepting, chores })
+        let (chores, neighbours) = (JoinSet::new(), Vec::new());
+        Ok(Self { address: bound, options, paths, closing, close, accepting, chores, neighbours })
+    }
+
+    /// Shows the clients of another door on the page too. To be said before [`HttpDoor::serve`].
+    pub fn beside(&mut self, door: &'static str, sessions: Sessions) {
+        self.neighbours.push((door, sessions));
     }
 
     /// Serves this broker from now on, in the runtime that this is called in. `metrics` is
     /// what `/metrics` shows, if anything is recorded.
     pub fn serve(&mut self, broker: Broker, metrics: Option<PrometheusHandle>) {
         let since = broker.now();
+        let neighbours = std::mem::take(&mut self.neighbours);
         let shared = Shared {
             since,
+            sampler: Sampler::new(broker.clone(), neighbours, &self.options, self.closing.clone()),
             durable: durable::Streams::open(&broker),
             broker,
             options: self.options.clone(),
@@ -136,6 +149,7 @@ impl HttpDoor {
         let shared = Arc::new(shared);
         // A door serves one broker: the first it was given.
         if self.paths.all.set(router(Arc::clone(&shared))).is_ok() {
+            self.chores.spawn(Arc::clone(&shared.sampler).run());
             self.chores.spawn(durable::sweep(shared));
         }
     }

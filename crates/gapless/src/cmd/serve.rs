@@ -82,6 +82,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
     if let Some(http) = &mut http {
+        http.beside("native", door.sessions());
         http.serve(broker.clone(), Some(metrics));
     }
     // Before it says that it is ready, since whoever reads that may end it at once; and not
@@ -217,6 +218,7 @@ fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
         drain: ms("http.drain_ms")?,
         metrics_topics_max: config.get("http.metrics_topics_max")?,
         cors_origins: origins.filter(|origin| !origin.is_empty()).map(str::to_owned).collect(),
+        ..HttpOptions::default()
     })
 }
 

@@ -1,0 +1,115 @@
+// The frame of the page: which view is shown, and the one stream of state that feeds it.
+//
+// A view is a module with `title`, `nav` (its name in the bar, if it has one) and `open(place,
+// page)`, which gives `{ element, query, update(state), close() }`. `query` says what of the
+// state it wants to see. To add a view: write the module, and put it into `views`.
+
+import { h, mark, say } from "./dom.js";
+import { Live } from "./live.js";
+import * as overview from "./views/overview.js";
+import * as topics from "./views/topics.js";
+import * as topic from "./views/topic.js";
+import * as subscribers from "./views/subscribers.js";
+import * as events from "./views/events.js";
+
+const views = { "": overview, topics, topic, subscribers, events };
+
+const main = document.getElementById("main");
+const status = document.getElementById("status");
+const nav = document.getElementById("nav");
+
+const links = new Map();
+for (const [name, view] of Object.entries(views)) {
+  if (!view.nav) continue;
+  const link = h("a", { href: `#/${name}` }, view.nav);
+  links.set(name, link);
+  nav.append(link);
+}
+
+let shown = null;
+let place = null;
+let lostAt = null;
+
+const live = new Live(
+  (state) => {
+    const ok = state.server?.state !== "Error";
+    mark(document.body, "data-trouble", !ok);
+    shown?.update(state);
+  },
+  (now) => {
+    if (now === "live") lostAt = null;
+    else lostAt ??= Date.now();
+    // A short pause while another view is opened is not worth a word.
+    const state = now === "connecting" && Date.now() - lostAt < 700 ? "live" : now;
+    mark(status, "data-state", state);
+    say(status, { live: "Live", connecting: "Reconnecting…", paused: "Paused" }[state]);
+    if (now === "connecting") setTimeout(() => lostAt && live.tell("connecting"), 800);
+  },
+);
+
+/** What the address says: `#/topics?filter=a` is the view `topics` with a parameter. */
+function placeOf(hash) {
+  const [path, query] = hash.replace(/^#\/?/, "").split("?");
+  const [view, ...rest] = path.split("/");
+  return {
+    view: Object.hasOwn(views, view) ? view : "",
+    name: rest.length > 0 ? decodeURIComponent(rest.join("/")) : null,
+    parameters: new URLSearchParams(query ?? ""),
+  };
+}
+
+const page = {
+  /** Asks for another part of the state. */
+  watch(query) {
+    live.watch(query);
+  },
+  /** Remembers parameters in the address without a step in the history. */
+  remember(parameters) {
+    const given = Object.entries(parameters).filter(([, value]) => value);
+    const query = new URLSearchParams(given).toString();
+    const path = location.hash.split("?")[0] || "#/";
+    history.replaceState(null, "", query ? `${path}?${query}` : path);
+  },
+};
+
+function go() {
+  if (location.hash && !location.hash.startsWith("#/")) return;
+  const next = placeOf(location.hash);
+  const isFirst = place === null;
+  place = next;
+  shown?.close?.();
+  const view = views[next.view];
+  shown = view.open(next, page);
+  main.replaceChildren(shown.element);
+  const title = typeof view.title === "function" ? view.title(next) : view.title;
+  document.title = `${title} · gapless`;
+  for (const [name, link] of links) {
+    const here = name === next.view || (name === "topics" && next.view === "topic");
+    mark(link, "aria-current", here ? "page" : null);
+  }
+  live.watch(shown.query);
+  if (!isFirst) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+
+// The slash goes to the filter of a view, as on many pages.
+addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+    const filter = document.querySelector("input[type=search]");
+    if (filter) {
+      event.preventDefault();
+      filter.focus();
+    }
+  }
+});
+
+addEventListener("hashchange", go);
+go();

@@ -1,0 +1,94 @@
+// The state of the server as it changes: one stream for whatever is shown, opened anew when
+// something else is. A hidden page asks for nothing.
+
+const HISTORY_POINTS = 300;
+const RECENT_POINTS = 60;
+const RETRY_MS = 2000;
+
+export class Live {
+  /** `show(state)` gets each new state, `tell(status)` one of live, connecting, paused. */
+  constructor(show, tell) {
+    this.show = show;
+    this.tell = tell;
+    this.query = null;
+    this.source = null;
+    this.retry = null;
+    this.state = {};
+    document.addEventListener("visibilitychange", () => this.#open());
+  }
+
+  /** What to show from now on: an object of query parameters. */
+  watch(parameters) {
+    const given = Object.entries(parameters).filter(([, value]) => value);
+    const query = new URLSearchParams(given).toString();
+    if (query === this.query) return;
+    this.query = query;
+    this.#open();
+  }
+
+  #open() {
+    clearTimeout(this.retry);
+    this.source?.close();
+    this.source = null;
+    if (document.hidden) {
+      this.tell("paused");
+      return;
+    }
+    this.tell("connecting");
+    const source = new EventSource(`/v1/state/live?${this.query}`);
+    this.source = source;
+    source.addEventListener("full", (event) => this.#take(JSON.parse(event.data)));
+    source.addEventListener("delta", (event) => {
+      this.#take(merged(this.state, JSON.parse(event.data)));
+    });
+    source.addEventListener("error", () => {
+      this.tell("connecting");
+      // A browser comes back by itself, unless the server answered with an error.
+      if (source.readyState === EventSource.CLOSED) {
+        clearTimeout(this.retry);
+        this.retry = setTimeout(() => this.#open(), RETRY_MS);
+      }
+    });
+  }
+
+  #take(state) {
+    this.state = state;
+    this.tell("live");
+    this.show(state);
+  }
+}
+
+function merged(state, delta) {
+  const next = { ...state };
+  for (const [name, part] of Object.entries(delta)) {
+    if (name === "history") next.history = longer(state.history, part);
+    else if (name === "topic" && part && state.topic) next.topic = row(state.topic, part);
+    else if (part?.rows && state[name]?.rows) next[name] = list(state[name], part);
+    else next[name] = part;
+  }
+  return next;
+}
+
+function longer(history, points) {
+  const next = {};
+  for (const [name, series] of Object.entries(points)) {
+    next[name] = [...(history?.[name] ?? []), ...series].slice(-HISTORY_POINTS);
+  }
+  return next;
+}
+
+function list(before, delta) {
+  const rows = new Map(before.rows.map((each) => [each.id, each]));
+  for (const each of delta.rows) rows.set(each.id, row(rows.get(each.id), each));
+  const order = delta.order ?? before.rows.map((each) => each.id);
+  const { order: _, ...fields } = delta;
+  return { ...before, ...fields, rows: order.map((id) => rows.get(id)).filter(Boolean) };
+}
+
+function row(before, delta) {
+  if (!before) return delta;
+  const { points, ...fields } = delta;
+  const next = { ...before, ...fields };
+  if (points) next.recent = [...(before.recent ?? []), ...points].slice(-RECENT_POINTS);
+  return next;
+}

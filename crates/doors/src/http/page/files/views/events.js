@@ -1,0 +1,81 @@
+// What the broker says about itself, and each of it as a sentence.
+
+import { h, Lines, say } from "../dom.js";
+import { clock, count, moment, plural } from "../format.js";
+
+export const nav = "Events";
+export const title = "Events";
+
+const range = (event) => `${count(event.from)} to ${count(event.to)}`;
+const who = (event) => `Subscriber ${event.subscriber} of ${event.pattern}`;
+
+const sentences = {
+  "topic.created": (event) => `Topic ${event.topic} was made.`,
+  "topic.configured": (event) => `Topic ${event.topic} has other settings.`,
+  "topic.deleted": (event) => `Topic ${event.topic} was deleted.`,
+  "topic.trimmed": (event) => `Messages ${range(event)} of ${event.topic} are gone (${event.reason}).`,
+  "subscription.added": (event) => `${who(event)} came.`,
+  "subscription.removed": (event) => `${who(event)} left.`,
+  "recovery.started": (event) => `${who(event)} reads history, ${range(event)}.`,
+  "recovery.done": (event) => `${who(event)} is live.`,
+  "delivery.gap": (event) =>
+    `Subscriber ${event.subscriber} was told of a gap${event.topic ? ` in ${event.topic}` : ""}` +
+    `${event.from === null ? "" : `, ${range(event)}`} (${event.reason}).`,
+  "delayed.dropped": (event) => `A delayed message for ${event.topic} was dropped: the topic is gone.`,
+  "journal.sealed": () => "The newest messages were written out as a segment.",
+  "journal.collected": () => "Dead data was dropped.",
+  "journal.failed": (event) => `The journal takes no more messages: ${event.why}`,
+  "publish.rejected": (event) => `A publish to ${event.topic} was refused (${event.reason}).`,
+};
+
+/** An event in words. */
+export function sentence(event) {
+  const words = sentences[event.event];
+  if (words) return words(event);
+  const { id: _, event: kind, time_ms: __, ...rest } = event;
+  return `${kind} ${JSON.stringify(rest)}`;
+}
+
+export function open(place, page) {
+  const filter = h("input", {
+    type: "search", placeholder: "Filter events", "aria-label": "Filter events",
+    value: place.parameters.get("filter") ?? "", autocomplete: "off", spellcheck: "false",
+  });
+  const summary = h("p", { class: "summary" });
+  const list = h("ol", { class: "events large" });
+  const lines = new Lines(list, (row) => ({
+    element: h("li", {}, h("time", { title: moment(row.time_ms) }, clock(row.time_ms)),
+      h("code", { class: "kind", "data-kind": row.event.split(".")[0] }, row.event),
+      h("span", {}, sentence(row))),
+    update() {},
+  }));
+  let rows = [];
+  let total = 0;
+  const show = () => {
+    const wanted = filter.value.trim().toLowerCase();
+    const found = rows.filter((row) =>
+      `${row.event} ${sentence(row)}`.toLowerCase().includes(wanted)).reverse();
+    lines.show(found);
+    say(summary, total === 0
+      ? "Nothing has happened since this page looks."
+      : `${plural(total, "event")} since this page looks` +
+        (found.length < total ? `, ${count(found.length)} shown` : ""));
+  };
+  filter.addEventListener("input", () => {
+    page.remember({ filter: filter.value });
+    show();
+  });
+  return {
+    element: h("div", {},
+      h("div", { class: "lead" }, h("h1", {}, "Events")),
+      h("div", { class: "tools" }, filter, summary),
+      h("section", { class: "panel flush" }, list)),
+    query: { show: "events" },
+    update({ events }) {
+      if (!events) return;
+      rows = events.rows;
+      total = events.total;
+      show();
+    },
+  };
+}
