@@ -10,7 +10,7 @@
 
 mod catch_up;
 mod client;
-pub(crate) mod frames;
+mod frames;
 mod idle;
 mod live;
 mod publish;
