@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use gapless_broker::{BrokerOptions, Delivery, From, ManualClock, block_on};
 use gapless_core::{
-    Message, Pattern, PublishOptions, Retention, Timestamp, TopicName, TopicSettings,
+    Durability, Message, Pattern, PublishOptions, Retention, Timestamp, TopicName, TopicSettings,
 };
 use gapless_doors::http::HttpOptions;
 use http::{Answer, Client, DEADLINE, Request, Server};
@@ -247,6 +247,46 @@ fn a_large_stream_is_read_in_bounded_answers_byte_by_byte() {
     let server = Server::on(server.close(), |_, _| ());
     let read: Vec<u8> = read_all(&server, "large").into_iter().flat_map(|each| each.body).collect();
     assert!(read == sent, "{} bytes of {} after a restart", read.len(), sent.len());
+}
+
+#[test]
+fn an_answer_that_is_known_is_not_sent_again_until_there_is_more_or_the_end() {
+    let server = Server::open();
+    create(&server, "tagged", TEXT);
+    server.send(&append("tagged", TEXT, "a")).is(204);
+    let read = |tag: &str| server.send(&request("GET", "tagged").header("If-None-Match", tag));
+    let tag = |answer: &Answer| answer.header("etag").expect("a tag").to_owned();
+    let first = read("\"other\"").is(200);
+    let same = read(&format!("\"other\", W/{}", tag(&first))).is(304);
+    assert_eq!((next_offset(&same), tag(&same)), (next_offset(&first), tag(&first)));
+    assert_eq!(same.header("stream-up-to-date"), Some("true"));
+    server.send(&append("tagged", TEXT, "b")).is(204);
+    let more = read(&tag(&first)).is(200);
+    assert_eq!(more.text(), "ab");
+    server.send(&close("tagged")).is(204);
+    let end = read(&tag(&more)).is(200);
+    assert_eq!(end.header("stream-closed"), Some("true"));
+    assert_eq!(read(&tag(&end)).is(304).header("stream-closed"), Some("true"));
+}
+
+#[test]
+fn a_stream_remembers_so_many_producers_and_no_more() {
+    let server = Server::with(|_, options| options.defaults.durability = Durability::Memory);
+    create(&server, "many", TEXT);
+    let mut client = server.connect();
+    for each in 0..4096 {
+        client.send(&by(append("many", TEXT, "x"), &format!("p{each}"), 0, 0)).is(200);
+    }
+    let more = by(append("many", TEXT, "x"), "one more", 0, 0);
+    client.send(&more).problem(429, "QueueFull");
+    client.send(&by(append("many", TEXT, "x"), "p7", 0, 1)).is(200);
+    // The limit holds over a restart, and goes with the stream.
+    let server = Server::on(server.close(), |_, _| ());
+    server.send(&more).problem(429, "QueueFull");
+    server.delete("/v1/stream/many").is(204);
+    until("its cells are gone", || server.broker.cells_under(b"http.stream/").is_empty());
+    create(&server, "many", TEXT);
+    server.send(&more).is(200);
 }
 
 #[test]

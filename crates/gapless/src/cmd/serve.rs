@@ -214,7 +214,7 @@ fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
         head_bytes_max: at_least(config, "http.head_bytes_max", 8192)?,
         head_timeout: ms("http.head_timeout_ms")?,
         body_timeout: ms("http.body_timeout_ms")?,
-        long_poll: ms("http.long_poll_ms")?,
+        long_poll: Duration::from_millis(at_least(config, "http.long_poll_ms", 100)?),
         drain: ms("http.drain_ms")?,
         metrics_topics_max: config.get("http.metrics_topics_max")?,
         cors_origins: origins.filter(|origin| !origin.is_empty()).map(str::to_owned).collect(),

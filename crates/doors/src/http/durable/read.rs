@@ -4,6 +4,7 @@
 //! between messages, so no answer ends inside one. What is gone is told (410), never skipped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
@@ -25,6 +26,9 @@ use crate::http::server::{Shared, blocking};
 /// Bytes of messages in one answer: past it the answer ends after the message that is under
 /// way, so it may have one message more.
 const ANSWER_BYTES: usize = 1024 * 1024;
+
+/// How long an answer may take to be read from history.
+const READ_WAIT: Duration = Duration::from_secs(30);
 
 /// For answers that can only grow: a cache has to ask again.
 const ASK_AGAIN: &str = "private, no-cache";
@@ -121,7 +125,14 @@ pub(super) async fn read(
         }
         _ => {
             let may_skip = asked.start == Start::Beginning;
-            let chunk = catch_up(shared, &stream, (from, place.next), may_skip).await?;
+            let chunk = if is_known(headers, &tag(&stream, from, place.next, closed)) {
+                // The reader has all of it: there is no need to look.
+                Chunk::at(place.next)
+            } else {
+                let reading = catch_up(shared, &stream, (from, place.next), may_skip);
+                let late = |_| Problem::new(ErrorCode::TimedOut, "history was not read in time");
+                tokio::time::timeout(READ_WAIT, reading).await.map_err(late)??
+            };
             let up_to_date = chunk.next >= place.next;
             Ok(answer(shared, &stream, &asked, headers, (from, &chunk), up_to_date, closed))
         }
@@ -266,6 +277,21 @@ pub(super) fn too_many() -> Refusal {
     Problem::new(ErrorCode::TooManySubscriptions, why).into()
 }
 
+/// The tag of an answer. What lies between two offsets never changes; closing changes the
+/// answer without a byte more.
+fn tag(stream: &Stream, from: Seq, next: Seq, closed: bool) -> String {
+    let end = if closed { "closed" } else { "open" };
+    format!("\"{:x}-{:x}-{:x}-{end}\"", stream.id, from.0, next.0)
+}
+
+/// Whether a request says that its sender has the answer with this tag.
+fn is_known(request: &HeaderMap, tag: &str) -> bool {
+    let known = request.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    known.is_some_and(|known| {
+        known.split(',').any(|each| each.trim().trim_start_matches("W/") == tag)
+    })
+}
+
 /// Messages as an answer, or that there are none.
 fn answer(
     shared: &Shared,
@@ -279,15 +305,9 @@ fn answer(
     let live = asked.live != Live::No;
     let media = stream.lock().meta.media.clone();
     let closed = closed && up_to_date;
-    // Closing changes the answer without a byte more.
-    let end = if closed { "closed" } else { "open" };
-    let tag = format!("\"{:x}-{:x}-{:x}-{end}\"", stream.id, from.0, chunk.next.0);
-    let known = request.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-    let is_known = known.is_some_and(|known| {
-        known.split(',').any(|each| each.trim().trim_start_matches("W/") == tag)
-    });
+    let tag = tag(stream, from, chunk.next, closed);
     let nothing = live && chunk.bodies.is_empty();
-    let mut response = if is_known && asked.start != Start::Now {
+    let mut response = if is_known(request, &tag) && asked.start != Start::Now {
         StatusCode::NOT_MODIFIED.into_response()
     } else if nothing {
         StatusCode::NO_CONTENT.into_response()
