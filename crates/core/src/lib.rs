@@ -13,6 +13,7 @@ pub mod backoff;
 pub mod batch;
 pub mod batcher;
 pub mod batches;
+pub mod calendar;
 pub mod compaction;
 pub mod credit;
 pub mod cursor;

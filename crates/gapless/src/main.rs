@@ -2,7 +2,6 @@
 //!
 //! Exit codes are in `exit.rs`, and in `gapless --help`.
 
-mod calendar;
 mod cmd;
 mod config;
 #[cfg(test)]

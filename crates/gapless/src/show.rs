@@ -8,7 +8,6 @@ use gapless_client::Token;
 use gapless_core::{Epoch, Message, Position, Seq, Timestamp};
 use serde_json::{Map, Value, json};
 
-use crate::calendar;
 use crate::output::Paint;
 
 /// A message with its numbers, as it is shown.
@@ -53,7 +52,7 @@ impl Shown<'_> {
             let token = Token { epoch, position: self.position };
             fields.insert("token".into(), token.to_string().into());
         }
-        fields.insert("time".into(), calendar::format(self.time.0).into());
+        fields.insert("time".into(), gapless_core::calendar::format(self.time.0).into());
         fields.insert("time_ms".into(), self.time.0.into());
         put(&mut fields, "key", self.message.key.as_ref());
         put(&mut fields, "id", self.message.id.as_ref());

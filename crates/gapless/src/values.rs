@@ -8,8 +8,6 @@ use std::time::Duration;
 use gapless_client::Token;
 use gapless_core::{Durability, Pattern, Seq, Timestamp, TopicName};
 
-use crate::calendar;
-
 /// Units of durations, in milliseconds.
 const TIME_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -101,7 +99,7 @@ pub(crate) fn time(text: &str) -> Result<When, String> {
     let seconds = text.strip_prefix('@').and_then(|seconds| seconds.parse::<u64>().ok());
     let ms = match seconds {
         Some(seconds) => seconds.checked_mul(1000),
-        None => calendar::parse(text),
+        None => gapless_core::calendar::parse(text),
     };
     ms.map(|ms| When::At(Timestamp(ms))).ok_or_else(|| {
         "that is no time; write it like 2026-11-15T22:54:03Z, 2026-11-15, @1763247243 (seconds), \

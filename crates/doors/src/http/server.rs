@@ -91,6 +91,7 @@ pub struct HttpDoor {
     address: SocketAddr,
     options: HttpOptions,
     paths: Arc<Paths>,
+    streams: Arc<Semaphore>,
     closing: watch::Receiver<bool>,
     close: watch::Sender<bool>,
     accepting: tokio::task::JoinHandle<()>,
@@ -123,7 +124,18 @@ impl HttpDoor {
         let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
         let accepting = tokio::spawn(accepting);
         let (chores, neighbours) = (JoinSet::new(), Vec::new());
-        Ok(Self { address: bound, options, paths, closing, close, accepting, chores, neighbours })
+        let streams = Arc::new(Semaphore::new(options.streams_max));
+        Ok(Self {
+            address: bound,
+            options,
+            paths,
+            streams,
+            closing,
+            close,
+            accepting,
+            chores,
+            neighbours,
+        })
     }
 
     /// Shows the clients of another door on the page too. To be said before [`HttpDoor::serve`].
@@ -142,7 +154,7 @@ impl HttpDoor {
             durable: durable::Streams::open(&broker),
             broker,
             options: self.options.clone(),
-            streams: Arc::new(Semaphore::new(self.options.streams_max)),
+            streams: Arc::clone(&self.streams),
             metrics,
             closing: self.closing.clone(),
         };
@@ -178,6 +190,9 @@ impl HttpDoor {
         let _ = self.close.send(true);
         // A panic in it is told by the runtime; there is nothing left to end.
         let _ = self.accepting.await;
+        // WebSockets have left their connections; each gives its permit back when it ends.
+        let all = u32::try_from(self.options.streams_max).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(self.options.drain, self.streams.acquire_many(all)).await;
         self.chores.join_all().await;
     }
 }

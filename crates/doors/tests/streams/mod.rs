@@ -181,34 +181,52 @@ pub fn request(
     path: &str,
     headers: &[(&str, &str)],
 ) -> (TcpStream, String, Vec<u8>) {
-    let mut socket = TcpStream::connect(address).expect("a connection");
-    socket.set_nodelay(true).expect("a socket option");
-    socket.set_read_timeout(Some(DEADLINE)).expect("a deadline");
+    try_request(address, path, headers).expect("an answer in time")
+}
+
+fn try_request(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> std::io::Result<(TcpStream, String, Vec<u8>)> {
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(DEADLINE))?;
     let mut head = format!("GET {path} HTTP/1.1\r\nHost: here\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
-    socket.write_all((head + "\r\n").as_bytes()).expect("a request");
+    socket.write_all((head + "\r\n").as_bytes())?;
     let mut raw = Vec::new();
     loop {
         if let Some(end) = raw.windows(4).position(|four| four == b"\r\n\r\n") {
             let rest = raw.split_off(end + 4);
-            return (socket, String::from_utf8(raw).expect("a head"), rest);
+            return Ok((socket, String::from_utf8(raw).expect("a head"), rest));
         }
         let mut chunk = [0; 4096];
-        let read = socket.read(&mut chunk).expect("an answer in time");
-        assert!(read > 0, "the server closed before it answered");
-        raw.extend_from_slice(&chunk[..read]);
+        match socket.read(&mut chunk)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            read => raw.extend_from_slice(&chunk[..read]),
+        }
     }
 }
 
 impl Stream {
     pub fn open(address: SocketAddr, path: &str, last_id: Option<&str>) -> Self {
+        Self::try_open(address, path, last_id).expect("an answer in time")
+    }
+
+    /// Fails when the server is not there, or goes before it has answered.
+    pub fn try_open(
+        address: SocketAddr,
+        path: &str,
+        last_id: Option<&str>,
+    ) -> std::io::Result<Self> {
         let headers = [("Last-Event-ID", last_id.unwrap_or_default())];
         let headers = if last_id.is_some() { &headers[..] } else { &[] };
-        let (socket, head, raw) = request(address, path, headers);
+        let (socket, head, raw) = try_request(address, path, headers)?;
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        Self {
+        Ok(Self {
             socket,
             raw,
             text: String::new(),
@@ -219,7 +237,7 @@ impl Stream {
             last_id: last_id.unwrap_or_default().to_owned(),
             comments: Vec::new(),
             retry_ms: None,
-        }
+        })
     }
 
     /// The body of an answer that is no stream, with its content length.
@@ -303,7 +321,9 @@ impl Stream {
 
     /// The next event; `None` when the server has ended the stream.
     pub fn next_or_end(&mut self) -> Option<Event> {
+        let deadline = Instant::now() + DEADLINE;
         loop {
+            assert!(Instant::now() < deadline, "only comments came, and no event");
             self.unchunk();
             self.parse();
             if let Some(event) = self.events.pop_front() {

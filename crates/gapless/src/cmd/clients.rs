@@ -8,7 +8,6 @@ use gapless_protocol::Place;
 use serde_json::{Value, json};
 
 use super::Global;
-use crate::calendar;
 use crate::exit::{Done, Exit};
 use crate::output::{Output, Table, human_span};
 use crate::remote::{asked, with_client};
@@ -108,7 +107,7 @@ fn info_json(info: &ClientInfo) -> Value {
         "session": info.session,
         "name": info.name,
         "address": info.address,
-        "since": calendar::format(info.since.0),
+        "since": gapless_core::calendar::format(info.since.0),
         "state": info.state.name(),
         "follows": follows.collect::<Vec<_>>(),
     })

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::Global;
 use super::subscribe::{Plan, Show, follow};
-use crate::calendar;
 use crate::exit::{Done, Failure};
 use crate::output::Output;
 use crate::remote::with_client;
@@ -55,7 +54,7 @@ pub(crate) fn event_line(body: &[u8], out: &Output) -> String {
         return readable(body);
     }
     let Ok(Value::Object(fields)) = serde_json::from_slice(body) else { return readable(body) };
-    let time = fields.get("time_ms").and_then(Value::as_u64).map(calendar::format);
+    let time = fields.get("time_ms").and_then(Value::as_u64).map(gapless_core::calendar::format);
     let event = fields.get("event").and_then(Value::as_str).unwrap_or("?");
     let mut line = format!("{} {}", out.paint.dim(time.unwrap_or_default()), out.paint.cyan(event));
     for (name, value) in &fields {

@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Global;
-use crate::calendar;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, human_number, human_span};
 use crate::progress::Progress;
@@ -379,7 +378,7 @@ fn ack_text(ack: &Ack, topic: &TopicName) -> String {
             format!("{topic} seq {seq}{position} {durability}{again}")
         }
         Ack::Scheduled { id, due } => {
-            let due = calendar::format(due.0);
+            let due = gapless_core::calendar::format(due.0);
             format!("{topic} scheduled for {due}; call it off with: gapless cancel {id}")
         }
         _ => format!("{topic} accepted"),
@@ -398,7 +397,7 @@ fn ack_json(ack: &Ack, topic: &TopicName) -> Value {
         Ack::Scheduled { id, due: Timestamp(ms) } => json!({
             "topic": topic.as_str(),
             "scheduled": id.0,
-            "due": calendar::format(*ms),
+            "due": gapless_core::calendar::format(*ms),
             "due_ms": ms,
         }),
         _ => json!({ "topic": topic.as_str() }),

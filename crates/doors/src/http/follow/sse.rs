@@ -4,6 +4,7 @@
 //! back goes on right behind the last event it saw. Messages have no `event:`, everything
 //! else has: who listens for messages only is not disturbed by it.
 
+use std::str::FromStr;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -14,14 +15,25 @@ use crate::http::follow::events::{Asked, Event, Events};
 use crate::http::shown::{Shown, base64, put_token};
 
 /// What stands in the data of a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
     /// A JSON object with its numbers, key, headers and body.
     #[default]
     Json,
     /// The body alone.
     Body,
+}
+
+impl FromStr for Format {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "json" => Ok(Self::Json),
+            "body" => Ok(Self::Body),
+            _ => Err("write json or body"),
+        }
+    }
 }
 
 /// The events of one subscription.

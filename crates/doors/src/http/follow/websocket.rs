@@ -16,20 +16,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
-use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::SinkExt;
 use gapless_broker::FollowError;
-use gapless_protocol::ErrorCode;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use crate::http::event_stream::FRAME_BYTES;
 use crate::http::follow::events::{Asked, Event, Events};
-use crate::http::options::HttpOptions;
-use crate::http::problem::Problem;
 use crate::http::server::Shared;
 
 /// Bytes that are read at once: clients send pongs and a close.
@@ -46,23 +42,6 @@ const PINGS_UNANSWERED_MAX: u32 = 2;
 
 /// How long the client gets to take a close.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
-
-/// Refuses a page of another site: browsers ask no permission for a WebSocket.
-///
-/// # Errors
-/// When the request comes from a page that may not call this server.
-pub(crate) fn check_origin(headers: &HeaderMap, options: &HttpOptions) -> Result<(), Problem> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
-    let parsed = origin.parse::<Uri>().ok();
-    let own = parsed.as_ref().and_then(|uri| uri.authority()).map(|authority| authority.as_str());
-    let allowed = |each: &String| each == "*" || each.eq_ignore_ascii_case(origin);
-    if own.is_some() && own == text(header::HOST) || options.cors_origins.iter().any(allowed) {
-        return Ok(());
-    }
-    let detail = format!("pages of {origin} may not call this server; see http.cors_origins");
-    Err(Problem::new(ErrorCode::NotAuthorised, detail))
-}
 
 /// Answers the upgrade; the session goes on by itself, for as long as the permit is held.
 pub(crate) fn upgrade(

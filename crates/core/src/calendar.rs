@@ -1,11 +1,15 @@
 //! Times as people write them, in UTC, without a dependency: the Gregorian calendar is short.
 
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+
 const MS_PER_DAY: u64 = 86_400_000;
 /// The last moment that has a year of four digits.
 const LAST_MS: u64 = 253_402_300_799_999;
 
 /// Milliseconds since 1970 as `2026-11-15T22:54:03.120Z`; `never` for what is not of this age.
-pub(crate) fn format(ms: u64) -> String {
+pub fn format(ms: u64) -> String {
     if ms > LAST_MS {
         return "never".to_owned();
     }
@@ -18,7 +22,7 @@ pub(crate) fn format(ms: u64) -> String {
 
 /// Reads `2026-11-15`, `2026-11-15T22:54`, with seconds, a fraction of them and a zone if
 /// there are any; `None` when it is no time after 1970.
-pub(crate) fn parse(text: &str) -> Option<u64> {
+pub fn parse(text: &str) -> Option<u64> {
     let (date, clock) = match text.split_once(['T', 't', ' ']) {
         Some((date, clock)) => (date, Some(clock)),
         None => (text, None),
