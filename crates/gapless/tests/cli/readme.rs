@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Running, gapless};
+use crate::support::{Running, Server, gapless, run};
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -44,7 +44,7 @@ fn the_first_minute_works_as_it_is_written() {
     }
     shell.args(["-e", "-u", "-c", &script]).current_dir(folder.path()).env("PATH", path);
     // No port, and so none that somebody else could take: the socket in the data folder.
-    shell.env("GAPLESS_NATIVE_LISTEN", "");
+    shell.env("GAPLESS_NATIVE_LISTEN", "").env("GAPLESS_HTTP_LISTEN", "");
     shell.env("GAPLESS_SERVER", "unix:gapless-data/gapless.sock").env("GAPLESS_WAIT", "60s");
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let running = Running::start(&mut shell);
@@ -55,5 +55,39 @@ fn the_first_minute_works_as_it_is_written() {
     let mut lines = printed.iter();
     for wanted in block("## The first minute", "text").lines() {
         assert!(lines.any(|line| line == wanted), "{wanted:?} is not printed: {printed:#?}");
+    }
+}
+
+#[test]
+fn c2_the_lines_for_curl_work_as_they_are_written() {
+    let server = Server::start();
+    let script = block("## With curl", "sh").replace("localhost:4280", server.http());
+    assert!(script.matches("curl ").count() >= 7 && !script.contains("4280"), "{script}");
+    let mut shell = Command::new("bash");
+    // All but the last end by themselves, and well; that one is a stream, and ends by its time.
+    shell.args([
+        "-u",
+        "-c",
+        &format!(
+            "set -o pipefail; curl() {{ command curl -sSf \"$@\" || echo \"exit $?\"; }}; {script}"
+        ),
+    ]);
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ran = run(&mut shell, None);
+    let text = ran.out.join("\n");
+    let exits: Vec<&String> = ran.out.iter().filter(|line| line.starts_with("exit ")).collect();
+    assert_eq!(exits, ["exit 28"], "{text}");
+    for wanted in [
+        r#""name":"orders""#,
+        r#""durability":"flushed""#,
+        r#""text":"first""#,
+        r#""json":{"n":2}"#,
+        r#""text":"third""#,
+        r#""accepted":2"#,
+        r#""more":true"#,
+        "id: ",
+        "data: {\"topic\":\"orders\",\"seq\":4",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is not in {text}");
     }
 }

@@ -23,6 +23,7 @@ fn serving_is_the_default_and_ready_is_told_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = gapless();
     command.current_dir(folder.path()).env("GAPLESS_NATIVE_LISTEN", "127.0.0.1:0").arg("--json");
+    command.env("GAPLESS_HTTP_LISTEN", "127.0.0.1:0");
     let mut server = Running::start(&mut command);
     let ready: serde_json::Value = serde_json::from_str(&server.out.next()).unwrap();
     assert_eq!(ready["event"], "ready");
@@ -46,7 +47,10 @@ fn the_unix_socket_is_as_good() {
 fn one_folder_has_one_server() {
     let server = Server::start();
     let data = server.data().display().to_string();
-    alone(&["serve", "--data", &data, "--listen", "127.0.0.1:0"]).exits(1).says("--data DIR");
+    let http = ["--http", "127.0.0.1:0"];
+    alone(&[&["serve", "--data", &data, "--listen", "127.0.0.1:0"][..], &http].concat())
+        .exits(1)
+        .says("--data DIR");
     server.run(&["doctor", "--repair", "--data", &data]).exits(1).says("stop the server first");
 }
 
@@ -55,8 +59,12 @@ fn what_cannot_be_listened_on_is_told() {
     let server = Server::start();
     let other = tempfile::tempdir().unwrap();
     let data = other.path().display().to_string();
-    alone(&["serve", "--data", &data, "--listen", server.address()]).exits(1).says("--listen");
-    alone(&["serve", "--data", &data, "--listen", "nonsense"]).exits(1).says("nonsense");
+    let serve = ["serve", "--data", &data];
+    let with = |words: [&str; 4]| alone(&[&serve[..], &words].concat()).exits(1);
+    with(["--http", "", "--listen", server.address()]).says("--listen");
+    with(["--http", "", "--listen", "nonsense"]).says("nonsense");
+    with(["--listen", "127.0.0.1:0", "--http", server.http()]).says("--http");
+    with(["--listen", "127.0.0.1:0", "--http", "nonsense"]).says("nonsense");
 }
 
 #[test]
@@ -79,4 +87,30 @@ fn no_server_is_exit_4_with_what_to_do() {
     let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
     assert_eq!((error["exit"].clone(), ran.code), (4.into(), Some(4)));
     alone(&["--server", "a b", "stats"]).exits(2).says("host:port or unix:/path");
+}
+
+#[test]
+fn f4_metrics_and_health_are_served_over_http() {
+    let server = Server::start();
+    server.run(&["pub", "orders", "first", "--create"]).ok();
+    assert_eq!(server.http_get("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(server.http_get("/readyz"), (200, "ready\n".to_owned()));
+    let (status, metrics) = server.http_get("/metrics");
+    assert_eq!(status, 200);
+    assert!(metrics.contains("\ngapless_published_messages_total 1\n"), "{metrics}");
+    assert!(metrics.contains("\ngapless_topic_next_seq{topic=\"orders\"} 2\n"), "{metrics}");
+    assert_eq!(server.http_get("/v1/topics/orders").0, 200);
+}
+
+#[test]
+fn the_http_door_can_be_left_out() {
+    let server = Server::with(&["http.metrics_topics_max=0"]);
+    let (_, metrics) = server.http_get("/metrics");
+    assert!(!metrics.contains("{topic="), "{metrics}");
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = gapless();
+    command.current_dir(folder.path()).args(["serve", "--listen", "127.0.0.1:0", "--json"]);
+    let mut running = Running::start(command.args(["--http", ""]));
+    let ready: serde_json::Value = serde_json::from_str(&running.out.next()).unwrap();
+    assert_eq!(ready["http"], serde_json::Value::Null);
 }

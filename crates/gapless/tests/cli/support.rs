@@ -207,6 +207,7 @@ pub(crate) struct Server {
     settings: Vec<String>,
     running: Running,
     address: String,
+    http: String,
 }
 
 impl Server {
@@ -218,11 +219,11 @@ impl Server {
     pub(crate) fn with(settings: &[&str]) -> Self {
         let folder = tempfile::Builder::new().prefix("gl").tempdir().expect("a folder");
         let settings: Vec<String> = settings.iter().map(|each| (*each).to_owned()).collect();
-        let (running, address) = Self::spawn(folder.path(), &settings);
-        Self { folder, settings, running, address }
+        let (running, address, http) = Self::spawn(folder.path(), &settings);
+        Self { folder, settings, running, address, http }
     }
 
-    fn spawn(folder: &Path, settings: &[String]) -> (Running, String) {
+    fn spawn(folder: &Path, settings: &[String]) -> (Running, String, String) {
         let mut command = gapless();
         command
             .args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"])
@@ -236,8 +237,28 @@ impl Server {
         assert!(ready.contains("is ready"), "{ready}");
         let native = running.out.until("  native  127.0.0.1:");
         let address = native.trim_start_matches("  native  ").to_owned();
+        let http = running.out.until("  http    http://");
+        let http = http.trim_start_matches("  http    http://").to_owned();
         running.out.until("Stop it with Ctrl-C");
-        (running, address)
+        (running, address, http)
+    }
+
+    /// Where the HTTP door is, as host and port.
+    pub(crate) fn http(&self) -> &str {
+        &self.http
+    }
+
+    /// The status and the body of a path over HTTP.
+    pub(crate) fn http_get(&self, path: &str) -> (u16, String) {
+        let mut stream = std::net::TcpStream::connect(&self.http).expect("connects");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("writes");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.expect("a status"), body.to_owned())
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -287,7 +308,7 @@ impl Server {
     /// Ends the server without a warning, and starts it again on the same folder.
     pub(crate) fn crash_and_restart(&mut self) {
         self.running.kill();
-        (self.running, self.address) = Self::spawn(self.folder.path(), &self.settings);
+        (self.running, self.address, self.http) = Self::spawn(self.folder.path(), &self.settings);
     }
 
     /// Ends the server as a system would.
