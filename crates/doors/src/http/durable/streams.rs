@@ -408,7 +408,11 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
     while tokio::time::timeout(SWEEP_EVERY, shared.closed()).await.is_err() {
         sweeps += 1;
         if sweeps.is_multiple_of(SWEEPS_UNTIL_PRUNE) {
-            shared.durable.prune(&shared.broker);
+            let shared = Arc::clone(&shared);
+            // It goes over all streams, and nobody waits for it.
+            if let Err(problem) = blocking(move || shared.durable.prune(&shared.broker)).await {
+                tracing::warn!(?problem, "streams of deleted topics were not looked for");
+            }
         }
         for stream in shared.durable.due(shared.broker.now()) {
             // What could not be deleted is tried again: `remove` put it back.
