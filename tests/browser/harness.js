@@ -150,8 +150,8 @@ after(async () => {
   if (profile) rmSync(profile, { recursive: true, force: true });
 });
 
-/** A test with a server, a fresh tab, and a camera. */
-export function test(name, work) {
+/** A test with a server, a fresh tab, and a camera. `allowed` matches errors it provokes. */
+export function test(name, work, { allowed } = {}) {
   nodeTest(name, { timeout: 3 * DEADLINE_MS }, async () => {
     const page = await browser.newPage();
     page.setDefaultTimeout(DEADLINE_MS);
@@ -166,7 +166,8 @@ export function test(name, work) {
       page.screenshot({ path: join(artefacts, `${file}.png`), ...options });
     try {
       await work({ server, page, shot });
-      assert.deepEqual(said.filter((text) => !ofTheCut.test(text)), [], "the console is quiet");
+      const faults = said.filter((text) => !ofTheCut.test(text) && !allowed?.test(text));
+      assert.deepEqual(faults, [], "the console is quiet");
     } catch (error) {
       await shot(`failed-${name.replaceAll(/\W+/g, "-").slice(0, 60)}`).catch(() => {});
       throw error;

@@ -30,20 +30,26 @@ let shown = null;
 let place = null;
 let lostAt = null;
 
+/** How long the stream may be away before that is said. */
+const PAUSE_MS = 700;
+
 const live = new Live(
   (state) => {
     const ok = state.server?.state !== "Error";
     mark(document.body, "data-trouble", !ok);
     shown?.update(state);
+    mark(main, "data-ready", true);
   },
   (now) => {
     if (now === "live") lostAt = null;
     else lostAt ??= Date.now();
-    // A short pause while another view is opened is not worth a word.
-    const state = now === "connecting" && Date.now() - lostAt < 700 ? "live" : now;
-    mark(status, "data-state", state);
-    say(status, { live: "Live", connecting: "Reconnecting…", paused: "Paused" }[state]);
-    if (now === "connecting") setTimeout(() => lostAt && live.tell("connecting"), 800);
+    if (now === "connecting" && Date.now() - lostAt < PAUSE_MS) {
+      // A short pause while another view is opened is not worth a word.
+      setTimeout(() => lostAt !== null && live.tell("connecting"), PAUSE_MS);
+      return;
+    }
+    mark(status, "data-state", now);
+    say(status, { live: "Live", connecting: "Reconnecting…", paused: "Paused" }[now]);
   },
 );
 
@@ -81,6 +87,7 @@ function go() {
   const view = views[next.view];
   shown = view.open(next, page);
   main.replaceChildren(shown.element);
+  mark(main, "data-ready", null);
   const title = typeof view.title === "function" ? view.title(next) : view.title;
   document.title = `${title} · gapless`;
   for (const [name, link] of links) {

@@ -3,6 +3,7 @@
 import { h, mark, say, svg } from "./dom.js";
 
 const WIDTH = 300;
+const LENGTH_MIN = 60;
 
 function scaled(points, length, max, height) {
   // The newest point is at the right edge, however few there are.
@@ -48,7 +49,7 @@ export function sparkline(length = 60, height = 22) {
  * A chart of several series with the largest value at its side. `series` names their
  * classes; `format` writes a value; `what` says to those who do not see it what it is.
  */
-export function chart({ what, series, format, length = 300, height = 96 }) {
+export function chart({ what, series, format, length: most = 300, height = 96 }) {
   const shapes = series.map((name) => ({
     area: svg("path", { class: `area ${name}` }),
     line: svg("path", { class: `line ${name}` }),
@@ -66,6 +67,8 @@ export function chart({ what, series, format, length = 300, height = 96 }) {
   const element = h("div", { class: "chart" }, picture, top, note);
   let shown = series.map(() => []);
   let pointer = null;
+  // It begins with a minute and grows with what there is to show.
+  let length = Math.min(most, LENGTH_MIN);
 
   const tell = () => {
     if (pointer === null) {
@@ -94,6 +97,7 @@ export function chart({ what, series, format, length = 300, height = 96 }) {
     element,
     update(...points) {
       shown = points.map((each) => each ?? []);
+      length = Math.min(most, Math.max(LENGTH_MIN, shown[0].length));
       const max = Math.max(0, ...shown.flat().map((each) => each ?? 0));
       say(top, max > 0 ? format(max) : "");
       shown.forEach((each, at) => {

@@ -12,7 +12,7 @@ const BUSIEST = 8;
 const EVENTS = 9;
 
 function card(name, { series, format, what, legend }) {
-  const value = h("p", { class: "figure" });
+  const value = h("p", { class: "figure" }, "–");
   const side = h("p", { class: "figure-side" });
   const picture = chart({ what, series, format });
   const keys = legend?.map((text, at) =>
@@ -33,7 +33,7 @@ function facts(rows) {
 }
 
 export function open() {
-  const state = h("span", { class: "state" });
+  const state = h("span", { class: "state" }, "…");
   const about = h("span", { class: "quiet" });
   const trouble = h("p", { class: "notice bad", role: "alert", hidden: true });
   const messages = card("Messages in", {
@@ -45,7 +45,7 @@ export function open() {
   });
   const flush = card("Flush time", {
     what: "Time of flushes over the last five minutes", series: ["one", "two"],
-    format: micros, legend: ["half below", "99 % below"],
+    format: micros, legend: ["median", "99 %"],
   });
   const recovery = card("Recovery", {
     what: "Bytes of history read per second over the last five minutes",
