@@ -139,36 +139,8 @@ impl Broker {
         if name.is_system() {
             return Err(TopicError::System(name.clone()));
         }
-        let inner = &self.inner;
-        let one_at_a_time = lock(&inner.admin);
-        let cell = inner.cell(name)?;
-        let ticket = {
-            let mut state = cell.lock();
-            let ticket = if state.is_durable() {
-                let mut append = inner.journal.begin(128).map_err(begin_error)?;
-                let time = append.time(inner.clock.now());
-                let header = EntryHeader {
-                    topic: cell.id,
-                    time,
-                    ..EntryHeader::new(EntryKind::TopicDelete)
-                };
-                state.as_of = append.entry(header, &[]);
-                Some(append.finish(Durability::Flushed, Durability::Flushed))
-            } else {
-                None
-            };
-            state.deleted = true;
-            ticket
-        };
-        inner.topics.remove(&cell);
-        let wakers = cell.lock().wake_all();
-        wakers.into_iter().for_each(std::task::Waker::wake);
-        drop(one_at_a_time);
-        confirmed(ticket)?;
-        inner.metrics.topics.set(inner.topics.len() as f64);
-        inner.emit("topic.deleted", &[("topic", name.as_str().into())]);
-        inner.journal.note_dead();
-        Ok(())
+        let cell = self.inner.cell(name)?;
+        self.inner.delete_cell(&cell)
     }
 
     /// What a topic is and holds.
@@ -205,6 +177,43 @@ impl Broker {
 }
 
 impl Inner {
+    /// Removes a topic with all its messages.
+    pub(crate) fn delete_cell(&self, cell: &Arc<Cell>) -> Result<(), TopicError> {
+        let inner = self;
+        let name = &cell.name;
+        let one_at_a_time = lock(&inner.admin);
+        if cell.lock().deleted {
+            return Err(TopicError::Unknown(name.clone()));
+        }
+        let ticket = {
+            let mut state = cell.lock();
+            let ticket = if state.is_durable() {
+                let mut append = inner.journal.begin(128).map_err(begin_error)?;
+                let time = append.time(inner.clock.now());
+                let header = EntryHeader {
+                    topic: cell.id,
+                    time,
+                    ..EntryHeader::new(EntryKind::TopicDelete)
+                };
+                state.as_of = append.entry(header, &[]);
+                Some(append.finish(Durability::Flushed, Durability::Flushed))
+            } else {
+                None
+            };
+            state.deleted = true;
+            ticket
+        };
+        inner.topics.remove(cell);
+        let wakers = cell.lock().wake_all();
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        drop(one_at_a_time);
+        confirmed(ticket)?;
+        inner.metrics.topics.set(inner.topics.len() as f64);
+        inner.emit("topic.deleted", &[("topic", name.as_str().into())]);
+        inner.journal.note_dead();
+        Ok(())
+    }
+
     pub(crate) fn describe(&self, cell: &Cell) -> TopicInfo {
         let (first, tail, in_memory, settings, next) = {
             let state = cell.lock();

@@ -18,6 +18,7 @@ use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch};
 use crate::counts::Gone;
 use crate::error::{BrokerOpenError, CloseError, TopicError};
+use crate::groups::Groups;
 use crate::keeper::Keeper;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -91,6 +92,7 @@ pub(crate) struct Inner {
     pub(crate) me: Weak<Inner>,
     pub(crate) journal: Journal,
     pub(crate) topics: Topics,
+    pub(crate) groups: Groups,
     pub(crate) router: Router,
     pub(crate) limits: Limits,
     pub(crate) defaults: SystemDefaults,
@@ -110,6 +112,8 @@ pub(crate) struct Inner {
     pub(crate) keeping: Mutex<()>,
     closed: AtomicBool,
     pub(crate) failure_told: AtomicBool,
+    /// When metrics of groups were last made.
+    pub(crate) groups_measured: AtomicU64,
     opened: Opened,
     /// How many publishes there were.
     pub(crate) published: AtomicU64,
@@ -140,7 +144,7 @@ impl Broker {
             let position = journal.next_position();
             BrokerOpenError::Journal(OpenError::BadState { position, why })
         })?;
-        let Recovering { topics, cells, .. } = recovering;
+        let Recovering { topics, groups, cells, .. } = recovering;
         let now = options.clock.now();
         for cell in topics.all() {
             let mut state = cell.lock();
@@ -153,6 +157,7 @@ impl Broker {
             me: Weak::clone(me),
             journal,
             topics,
+            groups,
             router: Router::default(),
             limits: options.limits,
             defaults: options.defaults,
@@ -169,6 +174,7 @@ impl Broker {
             keeping: Mutex::new(()),
             closed: AtomicBool::new(false),
             failure_told: AtomicBool::new(false),
+            groups_measured: AtomicU64::new(0),
             opened,
             published: AtomicU64::new(0),
         });
@@ -254,6 +260,9 @@ impl Broker {
             let wakers = cell.lock().wake_all();
             wakers.into_iter().for_each(std::task::Waker::wake);
         }
+        for group in self.inner.groups.all() {
+            group.close();
+        }
         self.inner.journal.wake_readers();
         self.inner.journal.close()?;
         Ok(())
@@ -311,6 +320,7 @@ impl Inner {
     /// Whether anybody follows this topic now.
     pub(crate) fn is_followed(&self, name: &TopicName) -> bool {
         lock(&self.subscribers).values().any(|shared| shared.pattern.matches(name))
+            || self.is_grouped(name)
     }
 
     /// How many cells there would be after these changes.

@@ -10,11 +10,12 @@ use std::sync::{Arc, MutexGuard};
 use bytes::Bytes;
 use gapless_core::batch::{FLAG_IDS, put_varint};
 use gapless_core::entry::ENTRY_HEADER_BYTES;
+use gapless_core::group::Input as GroupInput;
 use gapless_core::topic::{Effect, Input};
 use gapless_core::{
     Accepted, Batch, Durability, Entry, EntryHeader, EntryKind, Expect, Position, PubSubError,
     PublishAck, PublishOptions, Records, RecordsBuilder, RejectReason, Resolved, Seq, Timestamp,
-    TopicName, resolve,
+    TopicId, TopicName, resolve,
 };
 use gapless_journal::{Append, ReadError, Sink, checksum};
 
@@ -22,7 +23,8 @@ use crate::broker::Inner;
 use crate::cell::{Cell, CellState};
 use crate::delayed::{NOT_WAITING, due_of};
 use crate::error::refused;
-use crate::publish::{Atomic, Publishing};
+use crate::group::GroupState;
+use crate::publish::{Atomic, GroupPart, Publishing};
 
 /// One publish in this many is timed for `gapless_ack_seconds`: reading the clock for each
 /// would cost more than it tells.
@@ -182,6 +184,11 @@ impl Inner {
         atomic: &Atomic,
         options: &PublishOptions,
     ) -> Tried {
+        // Groups before topics, always, and each once.
+        let mut groups = match lock_groups(atomic) {
+            Some(groups) => groups,
+            None => return Tried::Done(self.reject(&cells_name(), RejectReason::LeaseLost)),
+        };
         let mut order: Vec<usize> = (0..parts.len()).collect();
         order.sort_unstable_by_key(|&at| parts[at].cell.id);
         let mut states: Vec<Option<MutexGuard<'_, CellState>>> = Vec::new();
@@ -219,7 +226,7 @@ impl Inner {
             wanted = options.durability.unwrap_or(self.defaults.durability);
             required = wanted;
         }
-        let mut append = match self.journal.begin(room_for(parts, atomic)) {
+        let mut append = match self.journal.begin(room_for(parts, atomic) + groups.bytes) {
             Ok(append) => append,
             Err(error) => {
                 drop(states);
@@ -279,8 +286,9 @@ impl Inner {
                 delayed.remove(*seq);
             }
         }
+        self.put_groups(atomic, &mut groups, &mut append);
         let ticket = append.finish(required, wanted);
-        drop((states, delay_state));
+        drop((states, delay_state, groups));
         let known = |ack: &PublishAck| ack.accepted().is_some_and(|accepted| accepted.duplicate);
         if wanted == Durability::Flushed && atomic.is_empty() && acks.iter().all(known) {
             // Nothing was put, so no frame asks for a flush; but the first one may have been
@@ -366,6 +374,33 @@ impl Inner {
         }
     }
 
+    /// Puts what happens to groups into the frame.
+    fn put_groups(&self, atomic: &Atomic, groups: &mut LockedGroups<'_>, append: &mut Append<'_>) {
+        for (group, part) in &atomic.groups {
+            let at = groups.states.iter_mut().find(|(id, _)| *id == group.id);
+            let (_, state) = at.expect("every group of the step was locked before");
+            match part {
+                GroupPart::Ack { member, leases } => {
+                    let input = GroupInput::Ack { member: *member, leases };
+                    let stepped = self.group_put(group, state, input, append);
+                    self.count_said(state, *member, (true, stepped.taken));
+                }
+                GroupPart::Buried(ranges) => {
+                    for (first, last) in ranges {
+                        let input = GroupInput::Buried { first: *first, last: *last };
+                        self.group_put(group, state, input, append);
+                    }
+                }
+                GroupPart::LettersEnded(ranges) => {
+                    for (first, last) in ranges {
+                        let input = GroupInput::EndLetters { first: *first, last: *last };
+                        self.group_put(group, state, input, append);
+                    }
+                }
+            }
+        }
+    }
+
     /// Puts cells into the frame.
     fn put_cells(&self, atomic: &Atomic, append: &mut Append<'_>, time: Timestamp) {
         for (name, value) in &atomic.cells {
@@ -421,6 +456,55 @@ impl Inner {
         Some(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
     }
 }
+
+/// The groups of a step, locked, and how many bytes they will write at most.
+struct LockedGroups<'a> {
+    states: Vec<(TopicId, MutexGuard<'a, GroupState>)>,
+    bytes: usize,
+}
+
+/// Locks the groups of a step in the order of their numbers; `None` if what is to happen to
+/// one of them cannot any more.
+fn lock_groups(atomic: &Atomic) -> Option<LockedGroups<'_>> {
+    let mut order: Vec<_> = atomic.groups.iter().map(|(group, _)| group).collect();
+    order.sort_unstable_by_key(|group| group.id);
+    order.dedup_by_key(|group| group.id);
+    let states: Vec<_> = order.into_iter().map(|group| (group.id, group.lock())).collect();
+    let mut bytes = 0;
+    for (group, part) in &atomic.groups {
+        let at = states.iter().find(|(id, _)| *id == group.id);
+        let (_, state) = at.expect("every group of the step was just locked");
+        let machine = &state.machine;
+        let (possible, more) = match part {
+            GroupPart::Ack { member, leases } => {
+                (machine.holds(*member, leases), machine.record_bytes_max(leases))
+            }
+            GroupPart::Buried(ranges) => {
+                (ranges.iter().all(|(first, last)| machine.is_dying(*first, *last)), 0)
+            }
+            GroupPart::LettersEnded(ranges) => {
+                let ended = |(first, last): &(Seq, Seq)| {
+                    let next = machine.letters_ended().next_from(first.0);
+                    next.is_some_and(|(from, _)| from <= last.0)
+                };
+                (!ranges.iter().any(ended), 0)
+            }
+        };
+        if !possible || state.deleted {
+            return None;
+        }
+        let entries = match part {
+            GroupPart::Ack { .. } => 1,
+            GroupPart::Buried(ranges) => ranges.len(),
+            GroupPart::LettersEnded(ranges) => ranges.len(),
+        };
+        bytes += more + entries * (ENTRY_HEADER_BYTES + SMALL_CHANGE_BYTES);
+    }
+    Some(LockedGroups { states, bytes })
+}
+
+/// The longest change of a group that tells of one range.
+const SMALL_CHANGE_BYTES: usize = 64;
 
 /// What stands for the topic when only cells were to be written.
 fn cells_name() -> TopicName {

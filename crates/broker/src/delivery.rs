@@ -101,6 +101,27 @@ impl Messages {
         Self { mailed: true, ..self }
     }
 
+    /// Whether they are volatile ones between those of the journal.
+    pub(crate) fn is_mailed(&self) -> bool {
+        self.mailed
+    }
+
+    /// The memory they lie in.
+    pub(crate) fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// Whether none of them can have expired.
+    pub(crate) fn is_alive(&self) -> bool {
+        let expires = self.tally.map(|(tally, _)| tally.expires);
+        expires.is_some_and(|expires| expires.is_none_or(|expires| expires > self.now))
+    }
+
+    /// Those from this seq on.
+    pub(crate) fn beginning_at(self, from: Seq) -> Self {
+        Self { from: self.from.max(from), ..self }
+    }
+
     /// Where they were published.
     pub fn topic(&self) -> &TopicName {
         &self.topic

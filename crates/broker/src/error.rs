@@ -1,7 +1,8 @@
 //! What can go wrong at the broker's handle, one type per operation.
 
 use gapless_core::{
-    NameError, PatternError, PubSubError, RejectReason, Seq, SettingsError, StartError, TopicName,
+    GroupSettingsError, NameError, PatternError, PubSubError, RejectReason, Seq, SettingsError,
+    StartError, TopicName,
 };
 use gapless_journal::{BeginError, Failure, KeepError, OpenError, ReadError};
 
@@ -85,6 +86,81 @@ pub enum FollowError {
     Deleted(TopicName),
     /// History could not be read; the subscription stands where it stood, and may be asked
     /// again.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The broker is closed.
+    #[error("the broker is closed")]
+    Closed,
+}
+
+/// Why a group was not made, changed, joined or looked at. Nothing was changed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// There is no such group.
+    #[error("there is no group {0}; `gapless group create {0}` makes one")]
+    Unknown(TopicName),
+    /// A group of this name is there with other settings.
+    #[error("group {0} exists with other settings; change them with `configure`")]
+    Exists(TopicName),
+    /// The name is kept for the broker itself, or too long for a topic of dead letters.
+    #[error("{0} cannot be a group's name: it must not begin with `$`, nor be over 249 bytes")]
+    Name(TopicName),
+    /// The settings make no sense.
+    #[error(transparent)]
+    Settings(#[from] GroupSettingsError),
+    /// Source and mode are what a group is.
+    #[error("group {0} cannot change its source or mode; make a new one")]
+    Fixed(TopicName),
+    /// The group has members, which would lose what they hold.
+    #[error("group {group} has {members} members; let them leave first, or force it")]
+    Active {
+        /// The group.
+        group: TopicName,
+        /// How many.
+        members: usize,
+    },
+    /// A seq makes sense for one existing topic only.
+    #[error("{0} is not an existing topic; begin at the beginning, now, a position or a time")]
+    NeedsTopic(String),
+    /// There are as many as there may be.
+    #[error("there are {max} {what} already, which is the limit")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        max: usize,
+    },
+    /// The topic that a dead letter came from is gone, so it cannot go back there.
+    #[error("topic {topic} is gone, so dead letter {seq} cannot be driven again; make it anew")]
+    NoOrigin {
+        /// The topic.
+        topic: TopicName,
+        /// The letter.
+        seq: Seq,
+    },
+    /// History could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A topic said no.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// Messages were refused by their topic.
+    #[error("refused: {0}")]
+    Rejected(RejectReason),
+    /// The system is in trouble.
+    #[error(transparent)]
+    System(#[from] PubSubError),
+}
+
+/// Why a member got nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberError {
+    /// The group was deleted.
+    #[error("group {0} was deleted")]
+    Deleted(TopicName),
+    /// History could not be read; asked again, it tries the same.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The broker is closed.

@@ -1,5 +1,5 @@
 //! The thread that does what nobody waits for: it keeps the journal, carries out retention,
-//! and publishes delayed messages when they are due.
+//! publishes delayed messages when they are due, and lets time go on in groups.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -80,6 +80,9 @@ impl Inner {
     pub(crate) fn keep(&self) {
         let now = self.clock.now();
         while self.publish_due(now) {}
+        self.tick_groups(now);
+        self.bury_all();
+        self.redrive_due(now);
         for cell in self.topics.aged(now) {
             if let Err(error) = self.enforce_age(&cell, now) {
                 tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");
@@ -105,6 +108,7 @@ impl Inner {
         {
             self.emit("journal.failed", &[("why", failure.to_string().into())]);
         }
+        self.measure_groups_now_and_then(now);
         self.metrics.delayed.set(self.delayed_len() as f64);
         self.metrics.journal(&self.journal.stats());
     }

@@ -34,6 +34,10 @@ pub struct Limits {
     pub delayed_max: usize,
     /// How far ahead a message may be delayed.
     pub delay_max: Duration,
+    /// Most groups: each costs about a kilobyte, and what is open in it.
+    pub groups_max: usize,
+    /// Most members of one group.
+    pub members_max: usize,
     /// Most named cells.
     pub cells_max: usize,
     /// Most bytes of a cell's value.
@@ -68,6 +72,8 @@ impl Default for Limits {
             volatile_topic_bytes_max: 4 * 1024 * 1024,
             delayed_max: 10_000_000,
             delay_max: Duration::from_secs(366 * 24 * 60 * 60),
+            groups_max: 100_000,
+            members_max: 10_000,
             cells_max: 1_000_000,
             cell_bytes_max: 64 * 1024,
             keep_interval: Duration::from_millis(100),

@@ -20,6 +20,12 @@ pub(crate) struct Metrics {
     pub(crate) recovering: Gauge,
     pub(crate) topics: Gauge,
     pub(crate) delayed: Gauge,
+    pub(crate) group_delivered: Counter,
+    pub(crate) group_redelivered: Counter,
+    pub(crate) group_acked: Counter,
+    pub(crate) group_nacked: Counter,
+    pub(crate) group_expired: Counter,
+    pub(crate) group_buried: Counter,
     pub(crate) ack_seconds: Histogram,
     journal_bytes: Gauge,
     journal_frames: Gauge,
@@ -48,6 +54,12 @@ impl Default for Metrics {
             recovering: gauge!("gapless_subscriptions_recovering"),
             topics: gauge!("gapless_topics"),
             delayed: gauge!("gapless_delayed_messages"),
+            group_delivered: counter!("gapless_group_delivered_total"),
+            group_redelivered: counter!("gapless_group_redelivered_total"),
+            group_acked: counter!("gapless_group_acked_total"),
+            group_nacked: counter!("gapless_group_nacked_total"),
+            group_expired: counter!("gapless_group_expired_total"),
+            group_buried: counter!("gapless_group_buried_total"),
             ack_seconds: histogram!("gapless_ack_seconds"),
             journal_bytes: gauge!("gapless_journal_bytes_written"),
             journal_frames: gauge!("gapless_journal_frames_written"),
@@ -70,6 +82,13 @@ impl Metrics {
 
     pub(crate) fn gap(&self, reason: GapReason) {
         counter!("gapless_gaps_total", "reason" => reason.name()).increment(1);
+    }
+
+    /// How a group stands.
+    pub(crate) fn group(&self, name: &str, numbers: &[(&'static str, f64)]) {
+        for (metric, value) in numbers {
+            gauge!(*metric, "group" => name.to_owned()).set(*value);
+        }
     }
 
     pub(crate) fn journal(&self, stats: &JournalStats) {

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::{
-    Durability, Expect, Message, PubSubError, PublishAck, PublishOptions, Records, RecordsBuilder,
-    RejectReason, Seq, TopicName,
+    Durability, Expect, Lease, MemberId, Message, Position, PubSubError, PublishAck,
+    PublishOptions, Records, RecordsBuilder, RejectReason, Seq, TopicName,
 };
 use gapless_journal::Ticket;
 
@@ -22,6 +22,8 @@ use crate::broker::{Broker, Inner};
 use crate::cell::Cell;
 use crate::commit::Prepared;
 use crate::error::unconfirmed;
+use crate::group::GroupCell;
+use crate::member::MemberHandle;
 
 /// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
 /// accepted or refused already; what is left is that it becomes durable. Dropping it does
@@ -153,6 +155,17 @@ pub struct Atomic {
     pub(crate) parts: Vec<Part>,
     pub(crate) cells: Vec<(Bytes, Option<Bytes>)>,
     pub(crate) delay_done: Option<(Arc<Cell>, Seq, bool)>,
+    pub(crate) groups: Vec<(Arc<GroupCell>, GroupPart)>,
+}
+
+/// What happens to a group in the same append.
+pub(crate) enum GroupPart {
+    /// A member is done with these.
+    Ack { member: MemberId, leases: Vec<Lease> },
+    /// These are dead letters now.
+    Buried(Vec<(Position, Position)>),
+    /// These dead letters were driven again or removed.
+    LettersEnded(Vec<(Seq, Seq)>),
 }
 
 pub(crate) struct Part {
@@ -169,7 +182,7 @@ impl Atomic {
 
     /// Whether there is nothing to do beside publishing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.cells.is_empty() && self.delay_done.is_none()
+        self.cells.is_empty() && self.delay_done.is_none() && self.groups.is_empty()
     }
 
     /// Adds messages to a topic.
@@ -203,6 +216,15 @@ impl Atomic {
         expect: Option<Expect>,
     ) -> Self {
         self.parts.push(Part { topic: topic.clone(), messages, expect });
+        self
+    }
+
+    /// Acks messages that a member holds. If one of them is not with it any more, all of this
+    /// is refused with [`RejectReason::LeaseLost`], and nothing is written.
+    #[must_use]
+    pub fn ack(mut self, member: &MemberHandle, leases: &[Lease]) -> Self {
+        let part = GroupPart::Ack { member: member.id, leases: leases.to_vec() };
+        self.groups.push((Arc::clone(&member.group), part));
         self
     }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
 use gapless_core::batch::{put_varint, take_bytes, take_varint};
+use gapless_core::group::op::{Op, OpReader};
 use gapless_core::topic::{Effect, Input};
 use gapless_core::{
-    Batch, Entry, EntryKind, GapReason, Position, Seq, Storage, Timestamp, Topic, TopicId,
+    Batch, Entry, EntryKind, GapReason, Group, Position, Seq, Storage, Timestamp, Topic, TopicId,
     TopicName, TopicSettings,
 };
 use gapless_journal::blobs::BlobError;
@@ -20,11 +21,14 @@ use gapless_journal::{ItemWriter, Lsn, Policy, Recover, State};
 use crate::broker::Inner;
 use crate::cell::Cell;
 use crate::delayed::{delayed_name, due_of};
+use crate::group::GroupCell;
+use crate::groups::Groups;
 use crate::topics::Topics;
 
 const ITEM_TOPIC: u8 = 1;
 const ITEM_CELL: u8 = 2;
 const ITEM_COUNTERS: u8 = 3;
+const ITEM_GROUP: u8 = 4;
 
 /// A named value: what it is, and as of which position.
 pub(crate) type Cells = BTreeMap<Bytes, (Option<Bytes>, Position)>;
@@ -47,6 +51,18 @@ impl State for Inner {
             if let Some(item) = topic_item(&cell) {
                 write(&item)?;
             }
+        }
+        for group in self.groups.all() {
+            let state = group.lock();
+            if state.deleted {
+                continue;
+            }
+            let mut item = vec![ITEM_GROUP];
+            item.put_u64_le(group.id.0);
+            item.put_u64_le(state.as_of.0);
+            item.put_slice(&state.encode(&group.name));
+            drop(state);
+            write(&item)?;
         }
         for (name, (value, as_of)) in &self.cells_snapshot() {
             let mut item = vec![ITEM_CELL];
@@ -149,6 +165,7 @@ fn short() -> String {
 pub(crate) struct Recovering {
     pub(crate) topics: Topics,
     pub(crate) cells: Cells,
+    pub(crate) groups: Groups,
     /// Topics that the log speaks of but that are in no item: they must have been deleted
     /// while the checkpoint was taken, so the log must say so too.
     unknown: BTreeSet<TopicId>,
@@ -159,7 +176,9 @@ impl Recovering {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.unknown.first() {
             None => Ok(()),
-            Some(topic) => Err(format!("the log speaks of topic {topic}, which is not there")),
+            Some(topic) => {
+                Err(format!("the log speaks of topic or group {topic}, which is not there"))
+            }
         }
     }
 
@@ -273,6 +292,43 @@ impl Recovering {
         Ok(())
     }
 
+    /// Takes over changes of a group that were written down; those of a group that is not
+    /// there tell of its making, or it was deleted while the checkpoint was taken.
+    fn replay_group(&mut self, id: TopicId, as_of: Position, bytes: &[u8]) -> Result<(), String> {
+        self.topics.note_id(id);
+        let mut group = self.groups.by_id(id);
+        if group.as_ref().is_some_and(|group| group.lock().as_of >= as_of) {
+            return Ok(());
+        }
+        for op in OpReader::new(bytes) {
+            let op = op.map_err(|error| error.to_string())?;
+            match (&group, op) {
+                (None, Op::Created { name, settings, floor, forgiven }) => {
+                    let machine = Group::new(*settings, floor, forgiven, id.0);
+                    let new = Arc::new(GroupCell::new(id, name, machine, as_of));
+                    self.groups.insert(Arc::clone(&new));
+                    self.unknown.remove(&id);
+                    group = Some(new);
+                }
+                (Some(there), Op::Deleted) => {
+                    self.groups.remove(there);
+                    group = None;
+                }
+                (Some(there), op) => there.lock().machine.replay(op),
+                (None, Op::Deleted) => {
+                    self.unknown.remove(&id);
+                }
+                (None, _) => {
+                    self.unknown.insert(id);
+                }
+            }
+        }
+        if let Some(group) = group {
+            group.lock().as_of = as_of;
+        }
+        Ok(())
+    }
+
     fn replay_cell(&mut self, entry: &Entry) -> Result<(), String> {
         let body = entry.body();
         let mut rest = &body[..];
@@ -306,6 +362,11 @@ impl Recover for Recovering {
                 put_cell(&mut self.cells, name, value, as_of);
                 Ok(())
             }
+            ITEM_GROUP => {
+                let id = TopicId(take_number(&mut rest)?);
+                let as_of = Position(take_number(&mut rest)?);
+                self.replay_group(id, as_of, rest)
+            }
             kind => Err(format!("item of kind {kind} was made by a newer program")),
         }
     }
@@ -337,6 +398,7 @@ impl Recover for Recovering {
                 Ok(())
             }
             EntryKind::Cell => self.replay_cell(&entry),
+            EntryKind::Group => self.replay_group(header.topic, header.position, &entry.body()),
         }
     }
 }

@@ -230,9 +230,9 @@ impl Inner {
         Ok(from_first.saturating_sub(self.journal.bytes_of(cell.id, tail)?))
     }
 
-    /// When retention by age, or a delayed message, is next due.
+    /// When a delayed message or a group is next due.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        self.next_due()
+        [self.next_due(), self.groups.next_due()].into_iter().flatten().min()
     }
 }
 

@@ -45,7 +45,11 @@ impl Broker {
 }
 
 impl Inner {
-    fn follow_topic(&self, cell: Arc<Cell>, from: From) -> Result<TopicFollower, SubscribeError> {
+    pub(crate) fn follow_topic(
+        &self,
+        cell: Arc<Cell>,
+        from: From,
+    ) -> Result<TopicFollower, SubscribeError> {
         self.enforce_age(&cell, self.clock.now())?;
         let mut notices = Vec::new();
         let mut seen = None;
@@ -118,7 +122,7 @@ impl Inner {
         Ok((Start::Seq(hole.last().next()), told(hole.last(), GapReason::Compaction)))
     }
 
-    fn follow_pattern(
+    pub(crate) fn follow_pattern(
         &self,
         shared: &Arc<Shared>,
         from: From,

@@ -113,6 +113,9 @@ pub enum RejectReason {
     /// The topic is volatile, but the message needs to be kept (it has a not-before time).
     #[error("the topic cannot keep messages: use a durable topic")]
     NotDurable,
+    /// One of the messages to be acked in the same step is not with this member any more.
+    #[error("a lease is lost: the message went to another member or is done; do not repeat")]
+    LeaseLost,
 }
 
 /// Trouble of the system. See [`PubSubError::fate`] for what became of the publish.
@@ -201,6 +204,7 @@ numbered! {
         10 NotAuthorised,
         11 UnknownTopic,
         12 NotDurable,
+        13 LeaseLost,
     }
     PubSubError {
         100 NotStarted,

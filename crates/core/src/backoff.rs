@@ -117,12 +117,21 @@ impl Retries {
 
     /// The next number of splitmix64.
     fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let drawn = splitmix(self.random);
+        self.random = self.random.wrapping_add(STEP);
+        drawn
     }
+}
+
+/// By how much the state of splitmix64 moves.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number that splitmix64 draws in this state.
+pub(crate) fn splitmix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(STEP);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub enum EntryKind {
     DelayDone = 5,
     /// A named value changed: a group's cursor, an outbox offset.
     Cell = 6,
+    /// What happened to a group: changes as in [`crate::group::op`]; `topic` is its number.
+    Group = 7,
 }
 
 impl EntryKind {
@@ -48,6 +50,7 @@ impl EntryKind {
             4 => Self::Floor,
             5 => Self::DelayDone,
             6 => Self::Cell,
+            7 => Self::Group,
             _ => return None,
         })
     }

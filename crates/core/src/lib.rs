@@ -20,6 +20,7 @@ pub mod cursor;
 mod dedup;
 pub mod entry;
 pub mod gap;
+pub mod group;
 pub mod id;
 pub mod link;
 pub mod local;
@@ -27,8 +28,10 @@ pub mod message;
 pub mod name;
 pub mod options;
 pub mod pattern;
+pub mod ranges;
 pub mod registry;
 pub mod retention;
+pub mod retry;
 pub mod settings;
 pub mod subscriber;
 pub mod time;
@@ -45,6 +48,9 @@ pub use credit::{Amount, Credit, CreditError};
 pub use cursor::{Cursor, Start, StartError, View};
 pub use entry::{Checksum, Entry, EntryError, EntryHeader, EntryKind};
 pub use gap::{Gap, GapReason};
+pub use group::{
+    Group, GroupSettings, GroupSettingsError, GroupStart, Lease, MemberId, Mode, OnGap,
+};
 pub use id::{Epoch, Position, Seq, TopicId};
 pub use link::{Link, LinkError, LinkLimits};
 pub use local::{Delivery, Local, LocalLimits, SubscriberId};
@@ -55,7 +61,9 @@ pub use options::{
     SystemDefaults, TopicDefaults, resolve,
 };
 pub use pattern::{Pattern, PatternError};
+pub use ranges::Ranges;
 pub use registry::{DecodeError, EncodeError, Envelope, RegisterError, Registry, Serializer};
+pub use retry::{RetryError, RetryPolicy, Waits};
 pub use settings::{
     Compaction, DEDUP_COUNT_MAX, DedupWindow, Retention, SettingsError, Storage, TopicSettings,
 };

@@ -68,6 +68,7 @@ errors! {
     10 NotAuthorised DidNotHappen "this session is not allowed to do that here",
     11 UnknownTopic DidNotHappen "there is no such topic: create it first",
     12 NotDurable DidNotHappen "the topic is volatile, and what was asked for needs a durable one",
+    13 LeaseLost DidNotHappen "a message to be acked is not with this member any more: do not repeat",
 
     100 NotStarted DidNotHappen "the broker is not started",
     101 Stopped DidNotHappen "the broker is stopped",

@@ -204,7 +204,8 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::StorageFixed
         | ErrorCode::Ahead
         | ErrorCode::NoSubscribers
-        | ErrorCode::NotDurable => StatusCode::CONFLICT,
+        | ErrorCode::NotDurable
+        | ErrorCode::LeaseLost => StatusCode::CONFLICT,
         ErrorCode::ExpectedSeq => StatusCode::PRECONDITION_FAILED,
         ErrorCode::TooLarge | ErrorCode::FrameTooLarge | ErrorCode::BodyTooLarge => {
             StatusCode::PAYLOAD_TOO_LARGE

@@ -151,6 +151,7 @@ impl Rejection {
             10 => RejectReason::NotAuthorised,
             11 => RejectReason::UnknownTopic,
             12 => RejectReason::NotDurable,
+            13 => RejectReason::LeaseLost,
             code => return Ok(Self::Other { code, detail }),
         };
         fields.finish()?;

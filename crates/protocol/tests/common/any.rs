@@ -212,7 +212,7 @@ fn rejection() -> impl Strategy<Value = Rejection> {
         number().prop_map(|seq| Rejection::Reason(RejectReason::ExpectedSeq { actual: Seq(seq) })),
         any::<(u64, u64)>()
             .prop_map(|(bytes, max)| Rejection::Reason(RejectReason::TooLarge { bytes, max })),
-        (13..100_u16, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
+        (14..100_u16, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
     ]
 }
 

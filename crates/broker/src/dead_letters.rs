@@ -1,0 +1,442 @@
+//! Dead letters: what failed for the last time, kept in a topic beside its group.
+//!
+//! `$dead.<group>` is a topic like others. A message is buried in the same append that ends
+//! it in its group, and driven again in the same append that ends the letter: so each is in
+//! one place, whatever crashes in between. Since a topic forgets only from below, the group
+//! keeps which letters ended; the floor of the topic follows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use gapless_core::group::Dying;
+use gapless_core::time::whole_ms;
+use gapless_core::{
+    Message, Pattern, PublishAck, PublishOptions, RecordsBuilder, Seq, Timestamp, TopicName,
+    TopicSettings,
+};
+
+use crate::broker::{Broker, Inner};
+use crate::cell::Cell;
+use crate::commit::Prepared;
+use crate::delivery::Delivered;
+use crate::error::GroupError;
+use crate::group::GroupCell;
+use crate::publish::{Atomic, GroupPart};
+
+/// What the names of topics of dead letters begin with.
+pub(crate) const PREFIX: &str = "$dead.";
+/// Messages buried in one append, and letters ended in one.
+const AT_ONCE: usize = 128;
+/// Letters that one call gives back.
+pub const LETTERS_MAX: usize = 10_000;
+
+const TOPIC: &str = "$origin-topic";
+const SEQ: &str = "$origin-seq";
+const ATTEMPTS: &str = "$attempts";
+const ERROR: &str = "$error";
+const FIRST_AT: &str = "$first-failed-ms";
+const DEAD_AT: &str = "$dead-ms";
+const ID: &str = "$origin-id";
+const TTL: &str = "$origin-ttl-ms";
+const OWN: [&str; 8] = [TOPIC, SEQ, ATTEMPTS, ERROR, FIRST_AT, DEAD_AT, ID, TTL];
+
+/// A message that failed for the last time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its number among the dead letters of its group.
+    pub seq: Seq,
+    /// Where it was published.
+    pub topic: TopicName,
+    /// Its seq there.
+    pub origin: Seq,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// What the last one who tried said.
+    pub error: String,
+    /// When it failed for the first time.
+    pub first_failed: Timestamp,
+    /// When it failed for the last time.
+    pub died: Timestamp,
+    /// The message as it was sent.
+    pub message: Message,
+}
+
+/// Which dead letters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LetterFilter {
+    /// Those from this number on.
+    pub from: Option<Seq>,
+    /// Those up to and with this number.
+    pub to: Option<Seq>,
+    /// Those whose topic matches.
+    pub topic: Option<Pattern>,
+    /// Those whose error contains this text.
+    pub error: Option<String>,
+    /// Those with this key.
+    pub key: Option<Bytes>,
+}
+
+impl LetterFilter {
+    /// All of them.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// This one.
+    pub fn one(seq: Seq) -> Self {
+        Self { from: Some(seq), to: Some(seq), ..Self::default() }
+    }
+
+    fn matches(&self, letter: &DeadLetter) -> bool {
+        self.to.is_none_or(|to| letter.seq <= to)
+            && self.from.is_none_or(|from| letter.seq >= from)
+            && self.topic.as_ref().is_none_or(|topic| topic.matches(&letter.topic))
+            && self.error.as_ref().is_none_or(|error| letter.error.contains(error.as_str()))
+            && self.key.as_ref().is_none_or(|key| letter.message.key.as_ref() == Some(key))
+    }
+}
+
+/// What became of driving dead letters again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redriven {
+    /// Letters that are back in their topics.
+    pub moved: u64,
+    /// Whether more go in the background, at the rate that was asked for.
+    pub goes_on: bool,
+}
+
+/// A redrive that the keeper carries on.
+pub(crate) struct Redriving {
+    which: LetterFilter,
+    /// Letters per second.
+    rate: u32,
+    next: Timestamp,
+}
+
+pub(crate) fn dead_name(group: &TopicName) -> TopicName {
+    let name = format!("{PREFIX}{group}");
+    TopicName::parse(&name).expect("a group's name leaves room for the prefix")
+}
+
+impl Broker {
+    /// Dead letters of a group, from this number on, at most `limit` and [`LETTERS_MAX`].
+    ///
+    /// # Errors
+    /// When there is no such group, or they cannot be read.
+    pub fn dead_letters(
+        &self,
+        group: &TopicName,
+        from: Seq,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, GroupError> {
+        let group = self.inner.group(group)?;
+        let which = LetterFilter { from: Some(from), ..LetterFilter::all() };
+        self.inner.find_letters(&group, &which, limit.min(LETTERS_MAX))
+    }
+
+    /// One dead letter; `None` when it is not there any more.
+    ///
+    /// # Errors
+    /// When there is no such group, or it cannot be read.
+    pub fn dead_letter(
+        &self,
+        group: &TopicName,
+        seq: Seq,
+    ) -> Result<Option<DeadLetter>, GroupError> {
+        let group = self.inner.group(group)?;
+        Ok(self.inner.find_letters(&group, &LetterFilter::one(seq), 1)?.pop())
+    }
+
+    /// Puts dead letters back into the topics they came from, each in one append with its
+    /// end as a letter. Without a rate at once; with one (letters per second) in the
+    /// background, until none is left that matches; asked again, the new wish counts.
+    ///
+    /// # Errors
+    /// Says at what it ended; what was moved before is moved.
+    pub fn redrive(
+        &self,
+        group: &TopicName,
+        which: &LetterFilter,
+        rate: Option<u32>,
+    ) -> Result<Redriven, GroupError> {
+        let inner = &self.inner;
+        let group = inner.group(group)?;
+        if let Some(rate) = rate {
+            // Those that die from now on are not meant.
+            let letters = inner.topics.find(&dead_name(&group.name));
+            let last = letters.map(|cell| cell.lock().next().prev()).unwrap_or_default();
+            let to = Some(which.to.map_or(last, |to| to.min(last)));
+            let which = LetterFilter { to, ..which.clone() };
+            let next = inner.clock.now();
+            group.lock().redriving = Some(Redriving { which, rate: rate.max(1), next });
+            inner.groups.note(next, group.id);
+            inner.keeper.wake();
+            return Ok(Redriven { moved: 0, goes_on: true });
+        }
+        let mut moved = 0;
+        loop {
+            let count = inner.redrive_some(&group, which, AT_ONCE)?;
+            moved += count as u64;
+            if count < AT_ONCE {
+                return Ok(Redriven { moved, goes_on: false });
+            }
+        }
+    }
+
+    /// Removes dead letters, for ever. Tells how many.
+    ///
+    /// # Errors
+    /// Says at what it ended; what was removed before is removed.
+    pub fn remove_dead_letters(
+        &self,
+        group: &TopicName,
+        which: &LetterFilter,
+    ) -> Result<u64, GroupError> {
+        let group = self.inner.group(group)?;
+        let mut removed = 0;
+        loop {
+            let letters = self.inner.find_letters(&group, which, AT_ONCE)?;
+            if letters.is_empty() {
+                return Ok(removed);
+            }
+            self.inner.end_letters(&group, &letters, Vec::new())?;
+            removed += letters.len() as u64;
+        }
+    }
+}
+
+impl Inner {
+    /// Buries what waits for it in any group.
+    pub(crate) fn bury_all(&self) {
+        for group in self.groups.all() {
+            loop {
+                let dying = group.lock().machine.dying(AT_ONCE);
+                if dying.is_empty() {
+                    break;
+                }
+                if let Err(error) = self.bury(&group, &dying) {
+                    tracing::warn!(group = group.name.as_str(), %error, "burying must wait");
+                    break;
+                }
+            }
+        }
+    }
+
+    fn bury(&self, group: &Arc<GroupCell>, dying: &[Dying]) -> Result<(), GroupError> {
+        let letters = self.create_topic(&dead_name(&group.name), TopicSettings::default())?;
+        let mut records = RecordsBuilder::default();
+        let mut ends = Vec::new();
+        'all: for each in dying {
+            let cell = self.topics.by_id(each.topic);
+            for offset in 0..each.last.next().distance(each.first) {
+                let (seq, at) = (each.seq.plus(offset), each.first.plus(offset));
+                let found = match &cell {
+                    Some(cell) => self.read_one(cell, seq)?,
+                    None => None,
+                };
+                // What expired or was trimmed meanwhile has nothing left to bury.
+                if let (Some(cell), Some(found)) = (&cell, found) {
+                    let letter = letter(cell, found, each, self.clock.now());
+                    if records.push(&letter).is_err() {
+                        let bare = Message { headers: Vec::new(), ..letter };
+                        tracing::warn!(%seq, "a dead letter lost its headers: they are too long");
+                        drop(records.push(&bare));
+                    }
+                }
+                ends.push((at, at));
+                if ends.len() >= AT_ONCE {
+                    break 'all;
+                }
+            }
+        }
+        let count = records.count();
+        let parts = match count {
+            0 => Vec::new(),
+            _ => vec![Prepared::new(letters, records.finish(), None)],
+        };
+        self.commit_group(group, parts, GroupPart::Buried(ends))?;
+        let mut state = group.lock();
+        state.totals.buried += u64::from(count);
+        drop(state);
+        self.metrics.group_buried.increment(u64::from(count));
+        let fields = [("group", group.name.as_str().into()), ("count", count.into())];
+        self.emit("group.dead", &fields);
+        Ok(())
+    }
+
+    /// Commits messages together with a change of a group. What the change was about may be
+    /// over already; then nothing happens.
+    fn commit_group(
+        &self,
+        group: &Arc<GroupCell>,
+        parts: Vec<Prepared>,
+        part: GroupPart,
+    ) -> Result<(), GroupError> {
+        let atomic = Atomic { groups: vec![(Arc::clone(group), part)], ..Atomic::default() };
+        let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
+        let ack = self.commit(parts, &atomic, &options).wait()?;
+        match ack {
+            PublishAck::Rejected(gapless_core::RejectReason::LeaseLost) => Ok(()),
+            PublishAck::Rejected(reason) => Err(GroupError::Rejected(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    fn find_letters(
+        &self,
+        group: &GroupCell,
+        which: &LetterFilter,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, GroupError> {
+        let Some(cell) = self.topics.find(&dead_name(&group.name)) else { return Ok(Vec::new()) };
+        let (first, next) = {
+            let state = cell.lock();
+            (state.first(), state.next())
+        };
+        let mut found = Vec::new();
+        let mut seq = which.from.unwrap_or_default().max(first);
+        let end = which.to.map_or(next, |to| to.next().min(next));
+        while seq < end && found.len() < limit {
+            let ended = group.lock().machine.letters_ended().next_from(seq.0);
+            if let Some((from, to)) = ended
+                && from <= seq.0
+            {
+                seq = Seq(to).next();
+                continue;
+            }
+            let read = self.read_one(&cell, seq)?.and_then(read_letter);
+            found.extend(read.filter(|letter| which.matches(letter)));
+            seq = seq.next();
+        }
+        Ok(found)
+    }
+
+    /// Drives some letters again; tells how many.
+    fn redrive_some(
+        &self,
+        group: &Arc<GroupCell>,
+        which: &LetterFilter,
+        limit: usize,
+    ) -> Result<usize, GroupError> {
+        let letters = self.find_letters(group, which, limit)?;
+        let mut by_topic: Vec<(Arc<Cell>, RecordsBuilder)> = Vec::new();
+        for letter in &letters {
+            let cell = self.topics.find(&letter.topic);
+            let Some(cell) = cell.filter(|cell| cell.lock().is_durable()) else {
+                return Err(GroupError::NoOrigin { topic: letter.topic.clone(), seq: letter.seq });
+            };
+            // Its id is known there, and it would be taken for a repetition.
+            let message = Message { id: None, ..letter.message.clone() };
+            let at = by_topic.iter().position(|(each, _)| each.id == cell.id);
+            let at = at.unwrap_or_else(|| {
+                by_topic.push((cell, RecordsBuilder::default()));
+                by_topic.len() - 1
+            });
+            let pushed = by_topic[at].1.push(&message);
+            pushed.map_err(|_| GroupError::Rejected(gapless_core::RejectReason::InvalidPayload))?;
+        }
+        let part = |(cell, records): (Arc<Cell>, RecordsBuilder)| {
+            Prepared::new(cell, records.finish(), None)
+        };
+        if letters.is_empty() {
+            return Ok(0);
+        }
+        self.end_letters(group, &letters, by_topic.into_iter().map(part).collect())?;
+        let fields =
+            [("group", group.name.as_str().into()), ("count", (letters.len() as u64).into())];
+        self.emit("group.redriven", &fields);
+        Ok(letters.len())
+    }
+
+    /// Ends letters together with what is published instead, and lets their topic forget.
+    fn end_letters(
+        &self,
+        group: &Arc<GroupCell>,
+        letters: &[DeadLetter],
+        parts: Vec<Prepared>,
+    ) -> Result<(), GroupError> {
+        let ended = letters.iter().map(|letter| (letter.seq, letter.seq)).collect();
+        self.commit_group(group, parts, GroupPart::LettersEnded(ended))?;
+        if let Some(cell) = self.topics.find(&dead_name(&group.name)) {
+            let first = cell.lock().first();
+            let ended = group.lock().machine.letters_ended().next_from(first.0);
+            if let Some((from, to)) = ended
+                && from <= first.0
+            {
+                let now = self.clock.now();
+                self.trim(&cell, Seq(to).next(), gapless_core::GapReason::Purge, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries on what was asked for at a rate.
+    pub(crate) fn redrive_due(&self, now: Timestamp) {
+        for group in self.groups.all() {
+            let due = {
+                let mut state = group.lock();
+                let Some(redriving) = &mut state.redriving else { continue };
+                if redriving.next > now {
+                    self.groups.note(redriving.next, group.id);
+                    continue;
+                }
+                // As many as a tenth of a second allows, so that a rate is smooth.
+                let count = (redriving.rate / 10).max(1);
+                let pause = Duration::from_secs(u64::from(count)) / redriving.rate;
+                redriving.next = now.after(pause);
+                self.groups.note(redriving.next, group.id);
+                (redriving.which.clone(), count as usize)
+            };
+            match self.redrive_some(&group, &due.0, due.1) {
+                Ok(0) => group.lock().redriving = None,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(group = group.name.as_str(), %error, "a redrive ends");
+                    group.lock().redriving = None;
+                }
+            }
+        }
+    }
+}
+
+/// A message as a dead letter.
+fn letter(cell: &Cell, found: Delivered, dying: &Dying, now: Timestamp) -> Message {
+    let Delivered { seq, message, .. } = found;
+    let mut letter = message;
+    letter.headers.retain(|(name, _)| !OWN.contains(&name.as_str()));
+    let mut put = |name: &str, value: String| letter.headers.push((name.to_owned(), value.into()));
+    put(TOPIC, cell.name.as_str().to_owned());
+    put(SEQ, seq.to_string());
+    put(ATTEMPTS, dying.failure.attempts.to_string());
+    put(ERROR, dying.failure.error.to_string());
+    put(FIRST_AT, dying.failure.first_at.0.to_string());
+    put(DEAD_AT, now.0.to_string());
+    // Another letter may have the same id, and time must not take it away here.
+    if let Some(ttl) = letter.ttl.take() {
+        letter.headers.push((TTL.to_owned(), whole_ms(ttl).to_string().into()));
+    }
+    if let Some(id) = letter.id.take() {
+        letter.headers.push((ID.to_owned(), id));
+    }
+    letter
+}
+
+/// A dead letter as it was made; none if it is not one.
+fn read_letter(found: Delivered) -> Option<DeadLetter> {
+    let Delivered { seq, mut message, .. } = found;
+    let text = |name: &str| {
+        message.header(name).and_then(|value| std::str::from_utf8(value).ok()).map(str::to_owned)
+    };
+    let number = |name: &str| text(name).and_then(|text| text.parse::<u64>().ok());
+    let topic = TopicName::parse(&text(TOPIC)?).ok()?;
+    let origin = Seq(number(SEQ)?);
+    let attempts = u32::try_from(number(ATTEMPTS)?).ok()?;
+    let error = text(ERROR)?;
+    let (first_failed, died) = (Timestamp(number(FIRST_AT)?), Timestamp(number(DEAD_AT)?));
+    let ttl = number(TTL).map(Duration::from_millis);
+    let id = message.header(ID).cloned();
+    (message.ttl, message.id) = (ttl, id);
+    message.headers.retain(|(name, _)| !OWN.contains(&name.as_str()));
+    Some(DeadLetter { seq, topic, origin, attempts, error, first_failed, died, message })
+}

@@ -1,0 +1,495 @@
+//! A group as the broker holds it: its machine, its place in the source, and who waits.
+//!
+//! One short lock around plain code; topics and the gathering frame are locked inside it,
+//! never the other way round. What the machine wants written down is put into the journal
+//! under the lock, so that the journal tells of changes in the order in which they were made.
+//!
+//! Members pull. Who finds nothing leaves its waker and is woken when there may be more: one
+//! at a time, each waking the next while something is left. Who has as many as it may have
+//! waits for its own acks only.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use gapless_core::entry::ENTRY_HEADER_BYTES;
+use gapless_core::group::op::{Op, OpWriter, Stop};
+use gapless_core::group::{Effect, Input};
+use gapless_core::{
+    EntryHeader, EntryKind, GapReason, Group, MemberId, Position, PubSubError, Timestamp, Token,
+    TopicId, TopicName,
+};
+use gapless_journal::{Append, Ticket};
+
+use crate::admin::begin_error;
+use crate::broker::Inner;
+use crate::cell::lock;
+use crate::dead_letters::Redriving;
+use crate::delivery::{Delivery, GapNotice};
+use crate::error::FollowError;
+use crate::read_ahead::{KeyHash, ReadAhead};
+use crate::subscription::{Follower, From, Shared};
+
+/// Notices that wait for one member, at most; older ones go.
+const NOTICES_MAX: usize = 16;
+/// Positions that are known to be done and worth a jump instead of reading over them.
+const JUMP_POSITIONS_MIN: u64 = 4096;
+
+/// One group.
+pub(crate) struct GroupCell {
+    pub(crate) id: TopicId,
+    pub(crate) name: TopicName,
+    state: Mutex<GroupState>,
+    /// Members that wait for something to take. Locked last, by whoever wakes.
+    waiting: Mutex<VecDeque<(MemberId, Waker)>>,
+}
+
+pub(crate) struct GroupState {
+    pub(crate) machine: Group,
+    /// The position of the last entry that changed it.
+    pub(crate) as_of: Position,
+    pub(crate) members: BTreeMap<MemberId, MemberState>,
+    pub(crate) next_member: u64,
+    pub(crate) source: Option<Source>,
+    pub(crate) ahead: ReadAhead,
+    pub(crate) totals: Totals,
+    pub(crate) redriving: Option<Redriving>,
+    pub(crate) deleted: bool,
+    /// Counts times when leases ended by themselves.
+    pub(crate) voided: u64,
+    /// When the keeper was asked to look.
+    noted: Timestamp,
+}
+
+/// A member as the edge knows it.
+pub(crate) struct MemberState {
+    pub(crate) name: String,
+    pub(crate) notices: VecDeque<Notice>,
+    /// Left when it had as many as it may have.
+    pub(crate) full: Option<Waker>,
+}
+
+/// What a member is told beside messages.
+pub(crate) enum Notice {
+    Gap(GapNotice),
+    Active,
+    Standby,
+}
+
+/// What happened since the broker was opened, in messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Handed out.
+    pub delivered: u64,
+    /// Of these, in a second or later attempt.
+    pub redelivered: u64,
+    /// Acked.
+    pub acked: u64,
+    /// Given back.
+    pub nacked: u64,
+    /// Whose lease ran out.
+    pub expired: u64,
+    /// Buried as dead letters.
+    pub buried: u64,
+    /// Failed for the last time and let go.
+    pub dropped: u64,
+    /// Gone before they could be handed out.
+    pub lost: u64,
+}
+
+/// Where the group reads.
+pub(crate) struct Source {
+    follower: Follower,
+    shared: Arc<Shared>,
+    place: Position,
+}
+
+/// Wakes a member when the source has more.
+struct SourceWaker(Weak<GroupCell>);
+
+impl Wake for SourceWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(group) = self.0.upgrade() {
+            group.wake_one();
+        }
+    }
+}
+
+impl GroupCell {
+    pub(crate) fn new(id: TopicId, name: TopicName, machine: Group, as_of: Position) -> Self {
+        let state = GroupState {
+            machine,
+            as_of,
+            members: BTreeMap::new(),
+            next_member: 1,
+            source: None,
+            ahead: ReadAhead::default(),
+            totals: Totals::default(),
+            redriving: None,
+            deleted: false,
+            voided: 0,
+            noted: Timestamp::NEVER,
+        };
+        Self { id, name, state: Mutex::new(state), waiting: Mutex::default() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, GroupState> {
+        lock(&self.state)
+    }
+
+    /// Wakes the member that has waited longest.
+    pub(crate) fn wake_one(&self) {
+        let woken = lock(&self.waiting).pop_front();
+        if let Some((_, waker)) = woken {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        let woken = std::mem::take(&mut *lock(&self.waiting));
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Wakes everybody, so that they see that the broker is closed.
+    pub(crate) fn close(&self) {
+        for member in self.lock().members.values_mut() {
+            if let Some(waker) = member.full.take() {
+                waker.wake();
+            }
+        }
+        self.wake_all();
+    }
+
+    /// Leaves a waker; a member has one place in the line.
+    pub(crate) fn wait(&self, member: MemberId, waker: &Waker) {
+        let mut waiting = lock(&self.waiting);
+        match waiting.iter_mut().find(|(id, _)| *id == member) {
+            Some((_, place)) => place.clone_from(waker),
+            None => waiting.push_back((member, waker.clone())),
+        }
+    }
+
+    pub(crate) fn stop_waiting(&self, member: MemberId) {
+        lock(&self.waiting).retain(|(id, _)| *id != member);
+    }
+}
+
+/// What a step came to.
+#[derive(Default)]
+pub(crate) struct Stepped {
+    pub(crate) taken: u64,
+    pub(crate) refused: u64,
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) position: Option<Position>,
+}
+
+impl Inner {
+    /// Lets the machine take a step whose changes are written down: at most `bytes` of them.
+    pub(crate) fn group_step(
+        &self,
+        group: &GroupCell,
+        state: &mut GroupState,
+        (input, bytes): (Input<'_>, usize),
+    ) -> Result<Stepped, PubSubError> {
+        let mut append = self.journal.begin(ENTRY_HEADER_BYTES + bytes).map_err(begin_error)?;
+        let mut stepped = self.group_put(group, state, input, &mut append);
+        let durability = state.machine.settings().durability;
+        if stepped.position.is_some() {
+            stepped.ticket = Some(append.finish(durability, durability));
+        }
+        self.note_deadline(group, state);
+        Ok(stepped)
+    }
+
+    /// Lets the machine take a step and puts its changes into an append.
+    pub(crate) fn group_put(
+        &self,
+        group: &GroupCell,
+        state: &mut GroupState,
+        input: Input<'_>,
+        append: &mut Append<'_>,
+    ) -> Stepped {
+        let wanted_more = state.machine.wants_more();
+        let now = self.clock.now();
+        let mut effects = Vec::new();
+        state.machine.step(now, input, &mut effects);
+        let mut stepped = Stepped::default();
+        let mut writer = OpWriter::default();
+        for effect in effects {
+            match effect {
+                Effect::Record(op) => writer.put(&op),
+                other => self.group_effect(group, state, other, &mut stepped),
+            }
+        }
+        if !writer.bytes().is_empty() {
+            let time = append.time(now);
+            let header =
+                EntryHeader { topic: group.id, time, ..EntryHeader::new(EntryKind::Group) };
+            state.as_of = append.entry(header, writer.bytes());
+            stepped.position = Some(state.as_of);
+        }
+        let machine = &state.machine;
+        if machine.counts().ready > 0 || (!wanted_more && machine.wants_more()) {
+            group.wake_one();
+        }
+        stepped
+    }
+
+    /// What a step means beside what is written down.
+    fn group_effect(
+        &self,
+        group: &GroupCell,
+        state: &mut GroupState,
+        effect: Effect,
+        stepped: &mut Stepped,
+    ) {
+        let name = || group.name.as_str().into();
+        match effect {
+            Effect::Counted { taken, refused } => {
+                (stepped.taken, stepped.refused) = (taken, refused);
+            }
+            Effect::Expired { member, count } => {
+                state.voided += 1;
+                state.totals.expired += count;
+                self.metrics.group_expired.increment(count);
+                let member = state.members.get(&member).map_or("", |member| &member.name);
+                let fields =
+                    [("group", name()), ("member", member.into()), ("count", count.into())];
+                self.emit("group.expired", &fields);
+            }
+            Effect::Active { member } => state.tell(member, Notice::Active),
+            Effect::Standby { member } => state.tell(member, Notice::Standby),
+            Effect::Died { .. } => self.keeper.wake(),
+            Effect::Dropped { count } => {
+                state.totals.dropped += count;
+                self.emit("group.dropped", &[("group", name()), ("count", count.into())]);
+            }
+            Effect::Passed(stop) => self.tell_gap(group, state, &stop),
+            Effect::Deliver(_) | Effect::Record(_) => {}
+        }
+    }
+
+    /// Tells members and listeners of a gap.
+    fn tell_gap(&self, group: &GroupCell, state: &mut GroupState, stop: &Stop) {
+        let notice = notice(stop);
+        let members: Vec<MemberId> = state.members.keys().copied().collect();
+        for member in members {
+            state.tell(member, Notice::Gap(notice.clone()));
+        }
+        group.wake_all();
+        let fields = [
+            ("group", group.name.as_str().into()),
+            ("topic", stop.topic.as_ref().map(TopicName::as_str).into()),
+            ("from", stop.from.map(|seq| seq.0).into()),
+            ("to", stop.to.map(|seq| seq.0).into()),
+            ("reason", stop.reason.name().into()),
+            ("stopped", state.machine.stopped().is_some().into()),
+        ];
+        self.emit("group.gap", &fields);
+    }
+
+    /// Asks the keeper to look at a group in time.
+    pub(crate) fn note_deadline(&self, group: &GroupCell, state: &mut GroupState) {
+        let Some(due) = state.machine.deadline() else { return };
+        if due < state.noted {
+            state.noted = due;
+            self.groups.note(due, group.id);
+            if due < self.clock.now().after(self.limits.keep_interval) {
+                self.keeper.wake();
+            }
+        }
+    }
+
+    /// Lets time go on in the groups that asked for it.
+    pub(crate) fn tick_groups(&self, now: Timestamp) {
+        for group in self.groups.take_due(now) {
+            let mut state = group.lock();
+            state.noted = Timestamp::NEVER;
+            self.tick_group(&group, &mut state, now);
+            self.note_deadline(&group, &mut state);
+        }
+    }
+
+    /// Ends leases that ran out, and makes ready what is due.
+    pub(crate) fn tick_group(&self, group: &GroupCell, state: &mut GroupState, now: Timestamp) {
+        while !state.deleted && state.machine.deadline().is_some_and(|due| due <= now) {
+            let bytes = state.machine.tick_bytes_max();
+            if let Err(error) = self.group_step(group, state, (Input::Tick, bytes)) {
+                tracing::warn!(group = group.name.as_str(), %error, "leases must wait");
+                // Looked at again in the keeper's next turn.
+                self.groups.note(now.after(self.limits.keep_interval), group.id);
+                return;
+            }
+        }
+    }
+
+    /// Reads more of the source. Ready means that something changed; if it is pending a
+    /// member will be woken.
+    pub(crate) fn read_source(
+        self: &Arc<Self>,
+        group: &Arc<GroupCell>,
+        state: &mut GroupState,
+    ) -> Poll<Result<(), FollowError>> {
+        let frontier = state.machine.frontier();
+        if state
+            .source
+            .as_ref()
+            .is_some_and(|source| frontier.distance(source.place) > JUMP_POSITIONS_MIN)
+        {
+            self.leave_source(state);
+        }
+        if state.source.is_none() {
+            state.source = Some(self.open_source(state, frontier)?);
+        }
+        let waker = Waker::from(Arc::new(SourceWaker(Arc::downgrade(group))));
+        let context = &mut Context::from_waker(&waker);
+        let Some(source) = &mut state.source else { return Poll::Pending };
+        let polled = match &mut source.follower {
+            Follower::Topic(follower) => follower.poll(self, &source.shared, context),
+            Follower::Pattern(follower) => follower.poll(self, &source.shared, context),
+        };
+        match polled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(delivery)) => {
+                self.take_delivery(group, state, delivery)?;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(FollowError::Deleted(_))) => {
+                // Made anew it is another topic, which is found by its name.
+                self.leave_source(state);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn open_source(&self, state: &GroupState, place: Position) -> Result<Source, FollowError> {
+        let pattern = state.machine.settings().source.clone();
+        let id = self.next_subscriber.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let shared = Arc::new(Shared::new(id, pattern.clone()));
+        let from = From::Token(Token { epoch: self.journal.epoch(), position: place });
+        let topic = pattern.as_name().and_then(|name| self.topics.find(&name));
+        let topic = topic.filter(|cell| cell.lock().is_durable());
+        let follower = match topic {
+            Some(cell) => self.follow_topic(cell, from).map(|each| Follower::Topic(Box::new(each))),
+            None => {
+                self.follow_pattern(&shared, from).map(|each| Follower::Pattern(Box::new(each)))
+            }
+        };
+        let follower = follower.map_err(|error| match error {
+            crate::error::SubscribeError::Read(error) => FollowError::Read(error),
+            _ => FollowError::Closed,
+        })?;
+        Ok(Source { follower, shared, place })
+    }
+
+    /// Lets go of the place in the source.
+    pub(crate) fn leave_source(&self, state: &mut GroupState) {
+        if let Some(source) = state.source.take() {
+            match &source.follower {
+                Follower::Topic(follower) => follower.leave(&source.shared),
+                Follower::Pattern(follower) => follower.leave(self, &source.shared),
+            }
+        }
+    }
+
+    fn take_delivery(
+        &self,
+        group: &GroupCell,
+        state: &mut GroupState,
+        delivery: Delivery,
+    ) -> Result<(), FollowError> {
+        match delivery {
+            Delivery::Recovering { .. } | Delivery::Live => {}
+            // Volatile messages cannot be asked for again.
+            Delivery::Messages(messages) if messages.is_mailed() => {}
+            Delivery::Messages(messages) => {
+                let keyed = state.machine.settings().mode == gapless_core::Mode::Keyed;
+                let Some(cell) = self.topics.find(messages.topic()) else { return Ok(()) };
+                let hash = |key: &[u8]| self.journal.key_hash(key);
+                let hash: Option<KeyHash<'_>> = if keyed { Some(&hash) } else { None };
+                let through = messages.last_position();
+                let runs = state.ahead.push(cell.id, &messages, hash);
+                let input = Input::Offer { runs: &runs, through };
+                state.machine.step(self.clock.now(), input, &mut Vec::new());
+                if let Some(source) = &mut state.source {
+                    source.place = source.place.max(through);
+                }
+                self.note_deadline(group, state);
+                if state.machine.counts().dying > 0 {
+                    self.keeper.wake();
+                }
+            }
+            Delivery::Gap(gap) => {
+                // Nobody wants any more what compaction removed.
+                if matches!(gap.reason, GapReason::Compaction | GapReason::Slow) {
+                    return Ok(());
+                }
+                let cell = gap.topic.as_ref().and_then(|name| self.topics.find(name));
+                let floor = cell.map(|cell| cell.lock().floor_position);
+                let told = floor.or(gap.positions.map(|(_, to)| to)).unwrap_or_default();
+                let stop = Stop {
+                    topic: gap.topic,
+                    from: gap.from,
+                    to: gap.to,
+                    through: told.max(state.machine.frontier().next()),
+                    reason: gap.reason,
+                };
+                self.group_gap(group, state, &stop).map_err(|error| {
+                    tracing::warn!(group = group.name.as_str(), %error, "a gap must wait");
+                    FollowError::Closed
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages of the source are gone.
+    pub(crate) fn group_gap(
+        &self,
+        group: &GroupCell,
+        state: &mut GroupState,
+        stop: &Stop,
+    ) -> Result<(), PubSubError> {
+        let before = state.machine.stopped().is_some();
+        self.metrics.gap(stop.reason);
+        let bytes = state.machine.settings().source.as_str().len() + 512;
+        self.group_step(group, state, (Input::Gap(stop.clone()), bytes))?;
+        if !before && state.machine.stopped().is_some() {
+            self.tell_gap(group, state, stop);
+        }
+        Ok(())
+    }
+}
+
+impl GroupState {
+    /// Leaves a notice for a member and wakes it.
+    pub(crate) fn tell(&mut self, member: MemberId, notice: Notice) {
+        let Some(member) = self.members.get_mut(&member) else { return };
+        if member.notices.len() == NOTICES_MAX {
+            member.notices.pop_front();
+        }
+        member.notices.push_back(notice);
+        if let Some(waker) = member.full.take() {
+            waker.wake();
+        }
+    }
+
+    /// The changes that lead to this state, as bytes.
+    pub(crate) fn encode(&self, name: &TopicName) -> Vec<u8> {
+        let mut writer = OpWriter::default();
+        self.machine.state_ops(name, &mut |op: Op| writer.put(&op));
+        writer.bytes().to_vec()
+    }
+}
+
+/// A gap as members are told of it.
+pub(crate) fn notice(stop: &Stop) -> GapNotice {
+    GapNotice {
+        topic: stop.topic.clone(),
+        from: stop.from,
+        to: stop.to,
+        positions: None,
+        reason: stop.reason,
+    }
+}

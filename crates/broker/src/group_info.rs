@@ -1,0 +1,272 @@
+//! How a group stands, in numbers and in words.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gapless_core::group::{Counts, Group};
+use gapless_core::{GroupSettings, Mode, Position, Timestamp, TopicName};
+
+use crate::broker::Inner;
+use crate::dead_letters::dead_name;
+use crate::delivery::GapNotice;
+use crate::group::{GroupCell, GroupState, Totals, notice};
+
+/// How often metrics of groups are made.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+/// Topics whose lag is counted one by one; with more, it is an upper bound.
+const COUNTED_TOPICS_MAX: usize = 1000;
+
+/// A group as seen from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupInfo {
+    /// Its name.
+    pub name: TopicName,
+    /// Its number, which no other group or topic ever has.
+    pub id: u64,
+    /// Its settings.
+    pub settings: GroupSettings,
+    /// What it is doing.
+    pub state: GroupDoing,
+    /// Everything up to here is done.
+    pub floor: Position,
+    /// Everything up to here was read.
+    pub frontier: Position,
+    /// Messages of the source that are not done.
+    pub lag: u64,
+    /// Whether the lag is counted, or at most what it says.
+    pub lag_exact: bool,
+    /// What was read and is not done.
+    pub counts: Counts,
+    /// How old the oldest message is that is not done.
+    pub oldest_age: Option<Duration>,
+    /// When the next message that failed is tried again.
+    pub next_retry: Option<Timestamp>,
+    /// Dead letters that wait for somebody.
+    pub dead_letters: u64,
+    /// What happened since the broker was opened.
+    pub totals: Totals,
+    /// Its members.
+    pub members: Vec<MemberInfo>,
+    /// How many dead letters are still to be driven again by a redrive in the background.
+    pub redriving: bool,
+    /// Why it does not move, or that it does.
+    pub why: String,
+}
+
+/// What a group is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupDoing {
+    /// It hands out.
+    Running,
+    /// Somebody paused it.
+    Paused,
+    /// A gap stopped it (D10).
+    Stopped(GapNotice),
+}
+
+/// A member as seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its number in the group.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// Most messages in flight with it.
+    pub window: u32,
+    /// Messages in flight with it.
+    pub in_flight: u64,
+    /// Whether it gets messages; a standby of an ordered group does not.
+    pub active: bool,
+}
+
+impl Inner {
+    pub(crate) fn group_info(&self, group: &GroupCell) -> GroupInfo {
+        let now = self.clock.now();
+        let (mut info, frontier) = {
+            let state = group.lock();
+            (describe(group, &state), state.machine.frontier())
+        };
+        let (unread, oldest, exact) = self.unread(&info.settings, frontier);
+        info.lag = unread + info.counts.open();
+        info.lag_exact = exact;
+        if info.counts.open() == 0 {
+            info.oldest_age = oldest.map(|time| now.since(time));
+        } else {
+            info.oldest_age =
+                info.oldest_age.map(|time| now.since(Timestamp(time.as_millis() as u64)));
+        }
+        info.dead_letters = self.letters(group);
+        info.why = why(&info, now);
+        info
+    }
+
+    /// Messages of a source after a position, when the first of them was accepted, and
+    /// whether that is counted.
+    fn unread(
+        &self,
+        settings: &GroupSettings,
+        frontier: Position,
+    ) -> (u64, Option<Timestamp>, bool) {
+        let cells = self.topics.matching(&settings.source);
+        let last = self.journal.last_settled();
+        if cells.len() > COUNTED_TOPICS_MAX {
+            return (last.distance(frontier), None, false);
+        }
+        let (mut count, mut oldest, mut exact) = (0, None::<Timestamp>, true);
+        for cell in cells {
+            let (visible, next, durable) = {
+                let state = cell.lock();
+                (state.visible, state.next(), state.is_durable())
+            };
+            if visible <= frontier || !durable {
+                continue;
+            }
+            let Ok(Some(seq)) = self.seq_after(&cell, frontier) else {
+                exact = false;
+                continue;
+            };
+            count += next.distance(seq);
+            if let Ok(Some(batch)) = self.batch_at(&cell, seq) {
+                let time = batch.time();
+                oldest = Some(oldest.map_or(time, |oldest| oldest.min(time)));
+            }
+        }
+        (count, oldest, exact)
+    }
+
+    /// Dead letters of a group that were neither driven again nor removed.
+    pub(crate) fn letters(&self, group: &GroupCell) -> u64 {
+        let Some(cell) = self.topics.find(&dead_name(&group.name)) else { return 0 };
+        let (first, next) = {
+            let state = cell.lock();
+            (state.first(), state.next())
+        };
+        let state = group.lock();
+        let ended = state.machine.letters_ended().iter().map(|(from, to)| {
+            to.min(next.0 - 1).saturating_add(1).saturating_sub(from.max(first.0))
+        });
+        next.distance(first).saturating_sub(ended.sum())
+    }
+
+    /// Tells the metrics how every group stands, once in a while: it takes looks into topics.
+    pub(crate) fn measure_groups_now_and_then(&self, now: Timestamp) {
+        let last = Timestamp(self.groups_measured.load(Ordering::Relaxed));
+        if now.since(last) < MEASURE_EVERY && last <= now {
+            return;
+        }
+        self.groups_measured.store(now.0, Ordering::Relaxed);
+        for group in self.groups.all() {
+            let info = self.group_info(&group);
+            let age = info.oldest_age.unwrap_or_default().as_secs_f64();
+            self.metrics.group(
+                info.name.as_str(),
+                &[
+                    ("gapless_group_lag", info.lag as f64),
+                    ("gapless_group_in_flight", info.counts.in_flight as f64),
+                    ("gapless_group_parked", info.counts.parked as f64),
+                    ("gapless_group_oldest_seconds", age),
+                    ("gapless_group_dead_letters", info.dead_letters as f64),
+                    ("gapless_group_members", info.members.len() as f64),
+                ],
+            );
+        }
+    }
+}
+
+fn describe(group: &GroupCell, state: &GroupState) -> GroupInfo {
+    let machine: &Group = &state.machine;
+    let doing = match (machine.stopped(), machine.is_paused()) {
+        (Some(stop), _) => GroupDoing::Stopped(notice(stop)),
+        (None, true) => GroupDoing::Paused,
+        (None, false) => GroupDoing::Running,
+    };
+    let name = |id| state.members.get(&id).map(|member| member.name.clone()).unwrap_or_default();
+    let members = machine.members().map(|member| MemberInfo {
+        id: member.id.0,
+        name: name(member.id),
+        window: member.window,
+        in_flight: member.in_flight,
+        active: member.active,
+    });
+    GroupInfo {
+        name: group.name.clone(),
+        id: group.id.0,
+        settings: machine.settings().clone(),
+        state: doing,
+        floor: machine.floor(),
+        frontier: machine.frontier(),
+        lag: 0,
+        lag_exact: true,
+        counts: machine.counts(),
+        // A time for now; made an age by who knows the time.
+        oldest_age: machine.oldest().map(|time| Duration::from_millis(time.0)),
+        next_retry: machine.next_retry(),
+        dead_letters: 0,
+        totals: state.totals,
+        members: members.collect(),
+        redriving: state.redriving.is_some(),
+        why: String::new(),
+    }
+}
+
+/// Why a group does not move, in a sentence.
+fn why(info: &GroupInfo, now: Timestamp) -> String {
+    let name = &info.name;
+    let counts = &info.counts;
+    match &info.state {
+        GroupDoing::Paused => {
+            return format!("It is paused; `gapless group resume {name}` lets it go on.");
+        }
+        GroupDoing::Stopped(gap) => {
+            let topic = gap.topic.as_ref().map_or("its source", TopicName::as_str);
+            let reason = gap.reason.name();
+            return format!(
+                "It stopped because messages of {topic} are gone ({reason}) that it had not \
+                 done; `gapless group resume {name}` goes on with the first that is there, \
+                 `gapless group reset {name}` chooses another place."
+            );
+        }
+        GroupDoing::Running => {}
+    }
+    if info.lag == 0 {
+        return "It is caught up: everything is done.".to_owned();
+    }
+    if info.members.is_empty() {
+        return format!("It has no members; {} messages wait for one.", info.lag);
+    }
+    if counts.in_flight >= u64::from(info.settings.in_flight_max) {
+        let max = info.settings.in_flight_max;
+        return format!("As many are in flight as may be ({max}): it waits for acks.");
+    }
+    if counts.open() >= u64::from(info.settings.open_max) {
+        return format!(
+            "As many are open as may be ({}): {} in flight, {} waiting for another attempt, {} \
+             behind another of their key; it waits for acks.",
+            info.settings.open_max, counts.in_flight, counts.parked, counts.waiting
+        );
+    }
+    let full = info.members.iter().filter(|member| member.active);
+    if full.clone().all(|member| member.in_flight >= u64::from(member.window)) {
+        return format!(
+            "Every member has as many messages as it allows ({} in flight); it waits for acks.",
+            counts.in_flight
+        );
+    }
+    let retry = info.next_retry.map(|due| due.since(now).as_millis()).unwrap_or_default();
+    let held_up = info.settings.mode == Mode::Ordered && counts.parked > 0;
+    if counts.parked > 0 && (held_up || counts.parked + counts.waiting == info.lag) {
+        return format!(
+            "{} messages failed and wait for another attempt, the next in {retry} ms{}.",
+            counts.parked,
+            if counts.waiting > 0 { "; others of their key wait behind them" } else { "" }
+        );
+    }
+    if counts.in_flight > 0 && counts.in_flight + counts.waiting + counts.parked == info.lag {
+        return format!(
+            "Everything is handed out: {} in flight, {} behind another of their key, {} waiting \
+             for another attempt.",
+            counts.in_flight, counts.waiting, counts.parked
+        );
+    }
+    format!("It moves: {} of {} messages are in flight.", counts.in_flight, info.lag)
+}

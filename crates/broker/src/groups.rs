@@ -1,0 +1,83 @@
+//! Name to group, number to group, and when the next one has something to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use gapless_core::{Timestamp, TopicId, TopicName};
+
+use crate::cell::lock;
+use crate::group::GroupCell;
+
+/// All groups of a broker.
+#[derive(Default)]
+pub(crate) struct Groups {
+    maps: RwLock<Maps>,
+    /// When to look at which group; a look may be in vain, but is never too late.
+    deadlines: Mutex<BTreeSet<(Timestamp, TopicId)>>,
+}
+
+#[derive(Default)]
+struct Maps {
+    by_name: BTreeMap<TopicName, Arc<GroupCell>>,
+    by_id: BTreeMap<TopicId, Arc<GroupCell>>,
+}
+
+impl Groups {
+    fn read<T>(&self, with: impl FnOnce(&Maps) -> T) -> T {
+        with(&self.maps.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, with: impl FnOnce(&mut Maps) -> T) -> T {
+        with(&mut self.maps.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<GroupCell>> {
+        self.read(|maps| maps.by_name.get(name).cloned())
+    }
+
+    pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<GroupCell>> {
+        self.read(|maps| maps.by_id.get(&id).cloned())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.read(|maps| maps.by_name.len())
+    }
+
+    /// All groups, by name.
+    pub(crate) fn all(&self) -> Vec<Arc<GroupCell>> {
+        self.read(|maps| maps.by_name.values().cloned().collect())
+    }
+
+    pub(crate) fn insert(&self, group: Arc<GroupCell>) {
+        self.write(|maps| {
+            maps.by_name.insert(group.name.clone(), Arc::clone(&group));
+            maps.by_id.insert(group.id, group);
+        });
+    }
+
+    pub(crate) fn remove(&self, group: &GroupCell) {
+        self.write(|maps| {
+            maps.by_id.remove(&group.id);
+            maps.by_name.remove(&group.name);
+        });
+    }
+
+    /// Notes that a group has something to do at this time.
+    pub(crate) fn note(&self, due: Timestamp, id: TopicId) {
+        lock(&self.deadlines).insert((due, id));
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
+        lock(&self.deadlines).first().map(|(due, _)| *due)
+    }
+
+    /// Takes the groups that have something to do now.
+    pub(crate) fn take_due(&self, now: Timestamp) -> Vec<Arc<GroupCell>> {
+        let mut deadlines = lock(&self.deadlines);
+        let later =
+            deadlines.split_off(&(now.after(std::time::Duration::from_millis(1)), TopicId(0)));
+        let due = std::mem::replace(&mut *deadlines, later);
+        drop(deadlines);
+        due.into_iter().filter_map(|(_, id)| self.by_id(id)).collect()
+    }
+}

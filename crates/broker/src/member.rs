@@ -1,0 +1,699 @@
+//! A member of a group: takes messages, and says what became of them.
+//!
+//! A message is leased when its member asks for the next; its body comes from the group's
+//! shared buffers, or is read again. Whatever cannot be read any more is given up with a
+//! notice, so that nobody waits for it for ever.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use gapless_core::group::op::Stop;
+use gapless_core::group::{Effect, Granted, Input};
+use gapless_core::{
+    Durability, GapReason, Lease, MemberId, Position, PubSubError, Seq, Tally, Timestamp, TopicName,
+};
+use gapless_journal::{Pending, ReadError, Ticket};
+
+use crate::broker::Inner;
+use crate::cell::headers;
+use crate::delivery::{GapNotice, Messages};
+use crate::error::{FollowError, MemberError, unconfirmed};
+use crate::group::{GroupCell, GroupState, Notice, Stepped};
+
+/// Messages leased in one go, at most: large enough to be efficient, small enough that
+/// others get their turn.
+const TAKE_MAX: u64 = 4096;
+/// Bytes of a redelivery read in one go.
+const READ_BYTES: usize = 1024 * 1024;
+
+/// One step of a member.
+#[derive(Clone, Debug)]
+pub enum Handed {
+    /// Messages to work on.
+    Messages(Leased),
+    /// Messages of the source are gone (D10); the group's description says whether it goes on.
+    Gap(GapNotice),
+    /// In mode ordered: this member gets the messages now.
+    Active,
+    /// In mode ordered: another member gets the messages; this one will when that one goes.
+    Standby,
+}
+
+/// Messages of one topic and one attempt that a member has to ack.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    messages: Messages,
+    leases: Vec<Lease>,
+    attempt: u32,
+    deadline: Timestamp,
+}
+
+impl Leased {
+    /// The messages.
+    pub fn messages(&self) -> &Messages {
+        &self.messages
+    }
+
+    /// What to ack them by, all of them.
+    pub fn leases(&self) -> &[Lease] {
+        &self.leases
+    }
+
+    /// Which attempt it is; the first is 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Until when they must be acked or extended.
+    pub fn deadline(&self) -> Timestamp {
+        self.deadline
+    }
+
+    /// What to ack one of them by.
+    pub fn lease_of(&self, position: Position) -> Lease {
+        Lease { first: position, last: position, attempt: self.attempt }
+    }
+}
+
+/// What became of what a member said, in messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AckOutcome {
+    /// Counted.
+    pub taken: u64,
+    /// Not held by this member any more, so not counted.
+    pub refused: u64,
+}
+
+/// What became of asking for more time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extended {
+    /// Messages that have more time now.
+    pub taken: u64,
+    /// Messages that this member does not hold any more.
+    pub refused: u64,
+    /// Until when.
+    pub deadline: Timestamp,
+}
+
+/// An ack under way: await it, or block on it with [`Acking::wait`]. It counts already; what
+/// is left is that it becomes as durable as the group's settings ask. Dropping it takes
+/// nothing back.
+#[must_use = "an ack that failed must be repeated"]
+pub struct Acking {
+    outcome: Result<AckOutcome, PubSubError>,
+    ticket: Option<Ticket>,
+}
+
+impl Acking {
+    fn new(stepped: Result<Stepped, PubSubError>) -> Self {
+        match stepped {
+            Ok(Stepped { taken, refused, ticket, .. }) => {
+                Self { outcome: Ok(AckOutcome { taken, refused }), ticket }
+            }
+            Err(error) => Self { outcome: Err(error), ticket: None },
+        }
+    }
+
+    /// What is known at once; durability is still to come.
+    ///
+    /// # Errors
+    /// When the system is in trouble; nothing was changed then.
+    pub fn outcome(&self) -> Result<AckOutcome, PubSubError> {
+        self.outcome.clone()
+    }
+
+    /// Blocks until it is durable. Flushes in this thread if nobody else does.
+    ///
+    /// # Errors
+    /// When the system is in trouble; [`PubSubError::fate`] says what became of it.
+    pub fn wait(mut self) -> Result<AckOutcome, PubSubError> {
+        let reached = self.ticket.take().map(Ticket::wait);
+        self.finish(reached)
+    }
+
+    fn finish(
+        &self,
+        reached: Option<Result<Durability, gapless_journal::Failure>>,
+    ) -> Result<AckOutcome, PubSubError> {
+        if let Some(Err(failure)) = reached {
+            return Err(unconfirmed(&failure));
+        }
+        self.outcome.clone()
+    }
+}
+
+impl Future for Acking {
+    type Output = Result<AckOutcome, PubSubError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let reached = match &mut self.ticket {
+            None => None,
+            Some(ticket) => match Pin::new(ticket).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(reached) => Some(reached),
+            },
+        };
+        self.ticket = None;
+        Poll::Ready(self.finish(reached))
+    }
+}
+
+/// What a member says, from anywhere. Clones speak for the same member.
+#[derive(Clone)]
+pub struct MemberHandle {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) group: Arc<GroupCell>,
+    pub(crate) id: MemberId,
+}
+
+impl MemberHandle {
+    /// These are done.
+    pub fn ack(&self, leases: &[Lease]) -> Acking {
+        self.say(Input::Ack { member: self.id, leases }, leases)
+    }
+
+    /// Everything that it holds up to here is done.
+    pub fn commit(&self, through: Position) -> Acking {
+        self.say(Input::Commit { member: self.id, through }, &[])
+    }
+
+    /// These could not be done and are tried again: after the delay, or by the group's
+    /// schedule; after the last attempt they are dead letters.
+    pub fn nack(&self, leases: &[Lease], delay: Option<Duration>, reason: &str) -> Acking {
+        self.say(Input::Nack { member: self.id, leases, delay, reason }, leases)
+    }
+
+    /// These can never be done: they are dead letters now.
+    pub fn terminate(&self, leases: &[Lease], reason: &str) -> Acking {
+        self.say(Input::Terminate { member: self.id, leases, reason }, leases)
+    }
+
+    /// These need more time: the group's lease from now on. None named means all it holds.
+    pub fn extend(&self, leases: &[Lease]) -> Extended {
+        let mut state = self.group.lock();
+        let now = self.inner.clock.now();
+        let mut effects = Vec::new();
+        state.machine.step(now, Input::Extend { member: self.id, leases }, &mut effects);
+        self.inner.note_deadline(&self.group, &mut state);
+        let deadline = now.after(state.machine.settings().lease);
+        let (mut taken, mut refused) = (0, 0);
+        if let Some(Effect::Counted { taken: held, refused: lost }) = effects.pop() {
+            (taken, refused) = (held, lost);
+        }
+        Extended { taken, refused, deadline }
+    }
+
+    fn say(&self, input: Input<'_>, leases: &[Lease]) -> Acking {
+        let mut state = self.group.lock();
+        if state.deleted {
+            let refused = leases.iter().map(Lease::count).sum();
+            return Acking::new(Ok(Stepped { refused, ..Stepped::default() }));
+        }
+        let bytes = match &input {
+            Input::Commit { .. } => state.machine.leave_bytes_max(self.id),
+            _ => state.machine.record_bytes_max(leases),
+        };
+        let acks = matches!(input, Input::Ack { .. } | Input::Commit { .. });
+        let stepped = self.inner.group_step(&self.group, &mut state, (input, bytes));
+        if let Ok(stepped) = &stepped {
+            self.inner.count_said(&mut state, self.id, (acks, stepped.taken));
+        }
+        drop(state);
+        if self.inner.journal.wants_keeping() {
+            self.inner.keeper.wake();
+        }
+        Acking::new(stepped)
+    }
+}
+
+impl Inner {
+    /// Counts acks or nacks, and lets the member have more.
+    pub(crate) fn count_said(
+        &self,
+        state: &mut GroupState,
+        id: MemberId,
+        (acks, taken): (bool, u64),
+    ) {
+        if acks {
+            state.totals.acked += taken;
+            self.metrics.group_acked.increment(taken);
+        } else {
+            state.totals.nacked += taken;
+            self.metrics.group_nacked.increment(taken);
+        }
+        if taken > 0
+            && let Some(waker) = state.members.get_mut(&id).and_then(|each| each.full.take())
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// A member. Dropping it is going away without a word: what it held counts as failed.
+pub struct Member {
+    handle: MemberHandle,
+    name: String,
+    /// Leased, and still to be read.
+    grants: VecDeque<Granted>,
+    reading: Option<Reading>,
+    /// Leases that ran out in the group when these were taken.
+    voided: u64,
+    left: bool,
+}
+
+/// A delivery that is being read again.
+struct Reading {
+    grant: Granted,
+    read: Read,
+}
+
+enum Read {
+    /// It was in memory.
+    Now(Vec<Bytes>),
+    /// It comes from segments.
+    Later(Pending<Result<Vec<Bytes>, ReadError>>),
+}
+
+impl Member {
+    pub(crate) fn new(handle: MemberHandle, name: String) -> Self {
+        Self { handle, name, grants: VecDeque::new(), reading: None, voided: 0, left: false }
+    }
+
+    /// Its number in the group.
+    pub fn id(&self) -> u64 {
+        self.handle.id.0
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its group.
+    pub fn group(&self) -> &TopicName {
+        &self.handle.group.name
+    }
+
+    /// For acks from elsewhere.
+    pub fn handle(&self) -> MemberHandle {
+        self.handle.clone()
+    }
+
+    /// Changes how many messages may be in flight with it.
+    pub fn set_window(&mut self, window: u32) {
+        let mut state = self.handle.group.lock();
+        let input = Input::Window { member: self.handle.id, window };
+        state.machine.step(self.handle.inner.clock.now(), input, &mut Vec::new());
+        let member = state.members.get_mut(&self.handle.id);
+        if let Some(waker) = member.and_then(|member| member.full.take()) {
+            waker.wake();
+        }
+    }
+
+    /// As [`MemberHandle::ack`].
+    pub fn ack(&self, leases: &[Lease]) -> Acking {
+        self.handle.ack(leases)
+    }
+
+    /// As [`MemberHandle::commit`].
+    pub fn commit(&self, through: Position) -> Acking {
+        self.handle.commit(through)
+    }
+
+    /// As [`MemberHandle::nack`].
+    pub fn nack(&self, leases: &[Lease], delay: Option<Duration>, reason: &str) -> Acking {
+        self.handle.nack(leases, delay, reason)
+    }
+
+    /// As [`MemberHandle::terminate`].
+    pub fn terminate(&self, leases: &[Lease], reason: &str) -> Acking {
+        self.handle.terminate(leases, reason)
+    }
+
+    /// As [`MemberHandle::extend`].
+    pub fn extend(&self, leases: &[Lease]) -> Extended {
+        self.handle.extend(leases)
+    }
+
+    /// Goes. What it held goes to others, and does not count as failed.
+    pub fn leave(mut self) {
+        self.go(false);
+    }
+
+    fn go(&mut self, failed: bool) {
+        if std::mem::replace(&mut self.left, true) {
+            return;
+        }
+        let MemberHandle { inner, group, id } = &self.handle;
+        let mut state = group.lock();
+        let bytes = state.machine.leave_bytes_max(*id);
+        let leave = |failed| Input::Leave { member: *id, failed };
+        if inner.group_step(group, &mut state, (leave(failed), bytes)).is_err() {
+            // It cannot be written down that they failed; then they did not.
+            state.machine.step(inner.clock.now(), leave(false), &mut Vec::new());
+        }
+        state.members.remove(id);
+        if state.members.is_empty() {
+            // Nobody reads: memory is for those who do.
+            inner.leave_source(&mut state);
+        }
+        drop(state);
+        group.stop_waiting(*id);
+        group.wake_one();
+        let fields = [("group", group.name.as_str().into()), ("member", self.name.as_str().into())];
+        inner.emit("group.left", &fields);
+    }
+
+    /// The next step. Waits if there is nothing yet. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// When the group is deleted, the broker closed, or history damaged.
+    pub async fn next(&mut self) -> Result<Handed, MemberError> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`Member::next`], for those who poll.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Handed, MemberError>> {
+        let MemberHandle { inner, group, id } = self.handle.clone();
+        loop {
+            if let Some(reading) = &mut self.reading {
+                let read = match &mut reading.read {
+                    Read::Now(parts) => Ok(std::mem::take(parts)),
+                    Read::Later(read) => match Pin::new(read).poll(context) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(read) => read.and_then(|parts| parts),
+                    },
+                };
+                let grant = reading.grant;
+                self.reading = None;
+                match read.map_err(closed_or_read).and_then(|parts| self.read_again(grant, parts)) {
+                    Ok(Some(leased)) => return Poll::Ready(Ok(Handed::Messages(leased))),
+                    Ok(None) => continue,
+                    Err(error) => {
+                        self.grants.push_front(grant);
+                        return Poll::Ready(Err(error));
+                    }
+                }
+            }
+            let mut state = group.lock();
+            if state.deleted {
+                return Poll::Ready(Err(MemberError::Deleted(group.name.clone())));
+            }
+            if inner.is_closed() {
+                return Poll::Ready(Err(MemberError::Closed));
+            }
+            if let Some(leased) = self.find(&mut state) {
+                return Poll::Ready(Ok(Handed::Messages(leased)));
+            }
+            if self.reading.is_some() {
+                continue;
+            }
+            let notice = state.members.get_mut(&id).and_then(|each| each.notices.pop_front());
+            if let Some(notice) = notice {
+                return Poll::Ready(Ok(match notice {
+                    Notice::Gap(gap) => Handed::Gap(gap),
+                    Notice::Active => Handed::Active,
+                    Notice::Standby => Handed::Standby,
+                }));
+            }
+            let now = inner.clock.now();
+            inner.tick_group(&group, &mut state, now);
+            if state.machine.has_for(id) {
+                self.take(&mut state, now);
+                continue;
+            }
+            if state.machine.room_of(id) == 0 {
+                if let Some(member) = state.members.get_mut(&id) {
+                    member.full = Some(context.waker().clone());
+                }
+                if state.machine.counts().ready > 0 || state.machine.wants_more() {
+                    drop(state);
+                    group.wake_one();
+                }
+                return Poll::Pending;
+            }
+            // Before the source is asked: it may wake between the question and the wait.
+            group.wait(id, context.waker());
+            if !state.machine.wants_more() {
+                return Poll::Pending;
+            }
+            match inner.read_source(&group, &mut state) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(read) => {
+                    group.stop_waiting(id);
+                    // Somebody else may look for what comes after this.
+                    group.wake_one();
+                    read.map_err(|error| match error {
+                        FollowError::Read(error) => MemberError::Read(error),
+                        _ => MemberError::Closed,
+                    })?;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, state: &mut GroupState, now: Timestamp) {
+        let MemberHandle { inner, group, id } = &self.handle;
+        if self.grants.is_empty() {
+            self.voided = state.voided;
+        }
+        let mut effects = Vec::new();
+        state.machine.step(now, Input::Take { member: *id, max: TAKE_MAX }, &mut effects);
+        let mut taken = 0;
+        let mut again = 0;
+        for effect in effects {
+            if let Effect::Deliver(granted) = effect {
+                taken += granted.lease.count();
+                again += if granted.lease.attempt > 1 { granted.lease.count() } else { 0 };
+                self.grants.push_back(granted);
+            }
+        }
+        state.totals.delivered += taken;
+        state.totals.redelivered += again;
+        inner.metrics.group_delivered.increment(taken);
+        inner.metrics.group_redelivered.increment(again);
+        inner.note_deadline(group, state);
+        group.stop_waiting(*id);
+        if state.machine.counts().ready > 0 {
+            group.wake_one();
+        }
+    }
+
+    /// The next of what is leased, from memory; or begins to read it.
+    fn find(&mut self, state: &mut GroupState) -> Option<Leased> {
+        let inner = Arc::clone(&self.handle.inner);
+        while let Some(&grant) = self.grants.front() {
+            // Reset, or run out before it was handed out.
+            if !state.machine.holds(self.handle.id, &[grant.lease]) {
+                self.grants.pop_front();
+                continue;
+            }
+            let now = inner.clock.now();
+            let found = state.ahead.find(&self.grants, now);
+            if self.grants.len() == found.as_ref().map_or(0, |(_, count)| *count) {
+                state.ahead.forget(state.machine.first_ready());
+            }
+            let Some((messages, count)) = found else {
+                self.grants.pop_front();
+                let last = grant.seq.plus(grant.lease.count() - 1);
+                self.begin_read(state, grant, last);
+                if self.reading.is_some() {
+                    return None;
+                }
+                continue;
+            };
+            let mut grants: Vec<Granted> = self.grants.drain(..count).collect();
+            if self.voided != state.voided {
+                // Some may have run out, or been reset, since they were leased.
+                let id = self.handle.id;
+                let all = grants.len();
+                grants.retain(|grant| state.machine.holds(id, &[grant.lease]));
+                if grants.len() < all {
+                    grants.into_iter().rev().for_each(|grant| self.grants.push_front(grant));
+                    continue;
+                }
+            }
+            if let Some(leased) = self.hand_out(state, &grants, messages) {
+                return Some(leased);
+            }
+        }
+        None
+    }
+
+    /// Reads messages again that are not in the group's buffers.
+    fn begin_read(&mut self, state: &mut GroupState, grant: Granted, last: Seq) {
+        let inner = Arc::clone(&self.handle.inner);
+        let Some(cell) = inner.topics.by_id(grant.topic) else {
+            return self.gone(state, grant.lease, GapReason::Purge, None);
+        };
+        let (tail, parts) = {
+            let topic = cell.lock();
+            let tail = topic.view().tail;
+            (tail, (grant.seq >= tail).then(|| topic.take(grant.seq, READ_BYTES)))
+        };
+        let read = match parts {
+            Some(parts) => Read::Now(parts),
+            None => {
+                let range = (grant.seq, last.min(tail.prev()));
+                Read::Later(inner.journal.read_topic(grant.topic, range, READ_BYTES))
+            }
+        };
+        self.reading = Some(Reading { grant, read });
+    }
+
+    /// Makes messages of what was read for a grant; what is left of it stays to be read.
+    fn read_again(
+        &mut self,
+        grant: Granted,
+        parts: Vec<Bytes>,
+    ) -> Result<Option<Leased>, MemberError> {
+        let group = Arc::clone(&self.handle.group);
+        let mut state = group.lock();
+        if !state.machine.holds(self.handle.id, &[grant.lease]) {
+            return Ok(None);
+        }
+        let cell = self.handle.inner.topics.by_id(grant.topic);
+        let Some(cell) = cell else {
+            self.gone(&mut state, grant.lease, GapReason::Purge, None);
+            return Ok(None);
+        };
+        let wanted = grant.seq.plus(grant.lease.count() - 1);
+        let (mut to, mut last_first) = (grant.seq.prev(), grant.seq);
+        let mut tally = Tally::default();
+        for header in parts.iter().flat_map(headers) {
+            if header.seq > wanted {
+                break;
+            }
+            to = header.last_seq().min(wanted);
+            last_first = header.seq;
+            tally.note(&header);
+        }
+        if to < grant.seq {
+            // Neither in memory nor in segments any more; or it has moved between them.
+            let (first, tail) = {
+                let topic = cell.lock();
+                (topic.first(), topic.view().tail)
+            };
+            if first <= grant.seq && grant.seq < tail {
+                let missing = ReadError::Missing { topic: grant.topic, seq: grant.seq };
+                return Err(MemberError::Read(missing));
+            }
+            if first > grant.seq {
+                let gone = first.distance(grant.seq).min(grant.lease.count());
+                let last = grant.lease.first.plus(gone - 1);
+                let lease = Lease { last, ..grant.lease };
+                self.gone(&mut state, lease, GapReason::Retention, Some(cell.name.clone()));
+            }
+            self.push_rest(grant, first.max(grant.seq));
+            return Ok(None);
+        }
+        let last = grant.lease.first.plus(to.distance(grant.seq));
+        let lease = Lease { last, ..grant.lease };
+        let (name, now) = (cell.name.clone(), self.handle.inner.clock.now());
+        // Some may have been compacted away meanwhile: then each is looked at.
+        let whole = tally.messages >= lease.count();
+        let tally = whole.then_some((tally, last_first));
+        let messages = Messages::new(name, (grant.seq, to), last, now, parts, tally);
+        self.push_rest(grant, to.next());
+        Ok(self.hand_out(&mut state, &[Granted { lease, ..grant }], messages))
+    }
+
+    /// Keeps the part of a grant from `from` on for later.
+    fn push_rest(&mut self, grant: Granted, from: Seq) {
+        let skip = from.distance(grant.seq);
+        if skip < grant.lease.count() {
+            let first = grant.lease.first.plus(skip);
+            let lease = Lease { first, ..grant.lease };
+            self.grants.push_front(Granted { lease, seq: from, ..grant });
+        }
+    }
+
+    /// Checks that what is handed out may be: what is trimmed or has expired is given up.
+    fn hand_out(
+        &mut self,
+        state: &mut GroupState,
+        grants: &[Granted],
+        messages: Messages,
+    ) -> Option<Leased> {
+        let inner = Arc::clone(&self.handle.inner);
+        let first = grants.first()?;
+        let now = inner.clock.now();
+        let floor = match inner.topics.by_id(first.topic) {
+            Some(cell) => {
+                if let Err(error) = inner.enforce_age(&cell, now) {
+                    tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");
+                }
+                cell.lock().first()
+            }
+            None => Seq(u64::MAX),
+        };
+        let mut leases = Vec::with_capacity(grants.len());
+        if first.seq >= floor && messages.is_alive() {
+            leases.extend(grants.iter().map(|grant| grant.lease));
+        } else {
+            let name = messages.topic().clone();
+            let alive: Vec<Seq> = messages.records().map(|each| each.seq).collect();
+            for grant in grants {
+                for offset in 0..grant.lease.count() {
+                    let (seq, at) = (grant.seq.plus(offset), grant.lease.first.plus(offset));
+                    let lease = Lease { first: at, last: at, attempt: grant.lease.attempt };
+                    if seq < floor {
+                        self.gone(state, lease, GapReason::Retention, Some(name.clone()));
+                    } else if alive.binary_search(&seq).is_err() {
+                        self.gone(state, lease, GapReason::Expiry, Some(name.clone()));
+                    } else {
+                        leases.push(lease);
+                    }
+                }
+            }
+        }
+        let messages = if first.seq < floor { messages.beginning_at(floor) } else { messages };
+        let (attempt, deadline) = (first.lease.attempt, first.deadline);
+        (!leases.is_empty()).then_some(Leased { messages, leases, attempt, deadline })
+    }
+
+    /// Gives up messages that cannot be read any more. Those whose time to live is over are
+    /// nobody's loss; what retention took is a gap.
+    fn gone(
+        &self,
+        state: &mut GroupState,
+        lease: Lease,
+        reason: GapReason,
+        topic: Option<TopicName>,
+    ) {
+        let MemberHandle { inner, group, id } = &self.handle;
+        let bytes = state.machine.record_bytes_max(&[lease]);
+        let gone = Input::Gone { member: *id, lease };
+        if let Err(error) = inner.group_step(group, state, (gone, bytes)) {
+            tracing::warn!(group = group.name.as_str(), %error, "a gap must wait");
+            return;
+        }
+        if reason == GapReason::Expiry {
+            return;
+        }
+        state.totals.lost += lease.count();
+        let (from, to) = (None, None);
+        let stop = Stop { topic, from, to, through: lease.last, reason };
+        if let Err(error) = inner.group_gap(group, state, &stop) {
+            tracing::warn!(group = group.name.as_str(), %error, "a gap must wait");
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.go(true);
+    }
+}
+
+fn closed_or_read(error: ReadError) -> MemberError {
+    match error {
+        ReadError::Closed => MemberError::Closed,
+        other => MemberError::Read(other),
+    }
+}

@@ -1,0 +1,186 @@
+//! Dead letters, and the atomic step of a member: all of it or nothing.
+
+mod common;
+
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use common::*;
+use gapless_broker::{Atomic, Broker, Handed, Join, Leased, LetterFilter, Member};
+use gapless_core::{
+    GroupSettings, Message, PublishAck, PublishOptions, RejectReason, RetryPolicy, Seq,
+    TopicSettings,
+};
+use gapless_journal::faulty::CrashKind;
+
+fn open(world: &World) -> Broker {
+    let broker = world.open();
+    for topic in ["t", "out"] {
+        broker.create_topic(&name(topic), TopicSettings::default()).expect("the broker does it");
+    }
+    let settings = GroupSettings {
+        attempts_max: 2,
+        lease: Duration::from_millis(1_000),
+        retry: RetryPolicy::at_once(),
+        ..GroupSettings::new(pattern("t"))
+    };
+    broker.create_group(&name("g"), settings).expect("the broker does it");
+    broker
+}
+
+fn join(broker: &Broker) -> Member {
+    broker
+        .join_group(&name("g"), &Join { name: "m".to_owned(), window: 100 })
+        .expect("the broker does it")
+}
+
+fn take(member: &mut Member) -> Vec<Leased> {
+    let mut all = Vec::new();
+    while let Poll::Ready(handed) = member.poll_next(&mut Context::from_waker(Waker::noop())) {
+        if let Handed::Messages(leased) = handed.expect("the broker does it") {
+            all.push(leased);
+        }
+    }
+    all
+}
+
+/// Lets everything there is fail until it is dead.
+fn fail_all(broker: &Broker, member: &mut Member, reason: &str) {
+    loop {
+        let got = take(member);
+        if got.is_empty() {
+            return;
+        }
+        for leased in &got {
+            member.nack(leased.leases(), None, reason).wait().expect("the broker does it");
+        }
+        broker.turn();
+    }
+}
+
+#[test]
+fn a_message_past_its_last_attempt_is_a_dead_letter_with_its_story() {
+    let world = World::new(1);
+    let broker = open(&world);
+    let message = Message::new("poison")
+        .with_key("k")
+        .with_id("id-1")
+        .with_header("colour", "red")
+        .with_ttl(Duration::from_secs(60));
+    publish(&broker, "t", &message);
+    let mut member = join(&broker);
+    fail_all(&broker, &mut member, "cannot be eaten");
+    let info = broker.describe_group(&name("g")).unwrap();
+    assert_eq!((info.dead_letters, info.lag, info.totals.buried), (1, 0, 1));
+    let letters = broker.dead_letters(&name("g"), Seq(1), 10).unwrap();
+    let letter = &letters[0];
+    assert_eq!((&letter.topic, letter.origin, letter.attempts), (&name("t"), Seq(1), 2));
+    assert_eq!(letter.error, "cannot be eaten");
+    assert_eq!((letter.first_failed, letter.died), (START, START));
+    assert_eq!(letter.message, message, "it is as it was sent");
+    assert_eq!(broker.dead_letter(&name("g"), Seq(1)).unwrap().as_ref(), Some(letter));
+    assert_eq!(broker.dead_letter(&name("g"), Seq(2)).unwrap(), None);
+    drop(member);
+    let broker = world.crash(broker, CrashKind::Power);
+    assert_eq!(broker.dead_letters(&name("g"), Seq(1), 10).unwrap(), letters);
+}
+
+#[test]
+fn what_was_terminated_is_dead_at_once_and_what_was_told_off_is_let_go() {
+    let world = World::new(2);
+    let broker = open(&world);
+    texts(&broker, "t", 1..=3);
+    let mut member = join(&broker);
+    let got = take(&mut member);
+    member.terminate(got[0].leases(), "never").wait().unwrap();
+    broker.turn();
+    assert_eq!(broker.describe_group(&name("g")).unwrap().dead_letters, 3);
+    let without = GroupSettings { dead_letters: false, ..broker.list_groups()[0].settings.clone() };
+    broker.configure_group(&name("g"), without).unwrap();
+    texts(&broker, "t", 4..=4);
+    fail_all(&broker, &mut member, "no");
+    let info = broker.describe_group(&name("g")).unwrap();
+    assert_eq!((info.dead_letters, info.lag, info.totals.dropped), (3, 0, 1));
+}
+
+#[test]
+fn letters_are_driven_again_and_removed_by_filter() {
+    let world = World::new(3);
+    let broker = open(&world);
+    texts(&broker, "t", 1..=5);
+    let mut member = join(&broker);
+    fail_all(&broker, &mut member, "first");
+    texts(&broker, "t", 6..=9);
+    fail_all(&broker, &mut member, "second");
+    let by_error =
+        |error: &str| LetterFilter { error: Some(error.to_owned()), ..LetterFilter::all() };
+    let moved = broker.redrive(&name("g"), &by_error("second"), None).unwrap();
+    assert_eq!((moved.moved, moved.goes_on), (4, false));
+    let got = take(&mut member);
+    assert_eq!(got.iter().map(|each| each.messages().count()).sum::<usize>(), 4);
+    assert_eq!(got[0].attempt(), 1, "it begins anew");
+    assert_eq!(broker.remove_dead_letters(&name("g"), &LetterFilter::one(Seq(2))).unwrap(), 1);
+    let left: Vec<u64> = broker
+        .dead_letters(&name("g"), Seq(1), 99)
+        .unwrap()
+        .iter()
+        .map(|each| each.seq.0)
+        .collect();
+    assert_eq!(left, [1, 3, 4, 5]);
+    drop(member);
+    broker.seal().unwrap();
+    let broker = world.crash(broker, CrashKind::Power);
+    assert_eq!(broker.describe_group(&name("g")).unwrap().dead_letters, 4);
+    assert_eq!(broker.redrive(&name("g"), &LetterFilter::all(), None).unwrap().moved, 4);
+    let info = broker.describe_topic(&name("$dead.g")).unwrap();
+    assert_eq!(info.first, info.next, "the topic of letters forgets what ended");
+}
+
+#[test]
+fn a_redrive_with_a_rate_goes_on_in_the_background() {
+    let world = World::new(4);
+    let broker = open(&world);
+    texts(&broker, "t", 1..=25);
+    let mut member = join(&broker);
+    fail_all(&broker, &mut member, "no");
+    let driven = broker.redrive(&name("g"), &LetterFilter::all(), Some(100)).unwrap();
+    assert!(driven.goes_on);
+    let mut left = Vec::new();
+    for _ in 0..5 {
+        broker.turn();
+        left.push(broker.describe_group(&name("g")).unwrap().dead_letters);
+        world.advance(100);
+    }
+    assert_eq!(left, [15, 5, 0, 0, 0], "ten in a tenth of a second");
+    assert!(!broker.describe_group(&name("g")).unwrap().redriving);
+}
+
+#[test]
+fn an_atomic_step_acks_and_publishes_or_does_neither() {
+    let world = World::new(5);
+    let broker = open(&world);
+    texts(&broker, "t", 1..=2);
+    let mut member = join(&broker);
+    let got = take(&mut member);
+    let step = |lease| {
+        let atomic = Atomic::new()
+            .publish(&name("out"), &[Message::new("made of it")])
+            .set_cell("place", "1")
+            .ack(&member.handle(), &[lease]);
+        broker.commit(atomic, &PublishOptions::default()).wait().unwrap()
+    };
+    let places: Vec<_> = got[0].messages().iter().map(|each| each.position).collect();
+    assert!(matches!(step(got[0].lease_of(places[0])), PublishAck::Accepted(_)));
+    let lost = PublishAck::Rejected(RejectReason::LeaseLost);
+    assert_eq!(step(got[0].lease_of(places[0])), lost, "it is done already");
+    assert_eq!(broker.describe_topic(&name("out")).unwrap().next, Seq(2));
+    world.advance(1_001);
+    broker.turn();
+    assert_eq!(step(got[0].lease_of(places[1])), lost, "its lease ran out");
+    assert_eq!(broker.describe_topic(&name("out")).unwrap().next, Seq(2));
+    drop(member);
+    let broker = world.crash(broker, CrashKind::Power);
+    let mut member = join(&broker);
+    let again = take(&mut member);
+    assert_eq!(again.iter().map(|each| each.messages().count()).sum::<usize>(), 1);
+}

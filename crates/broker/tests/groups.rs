@@ -1,0 +1,399 @@
+//! Groups (C6, B3): leases, acks, second attempts, keyed and ordered members, restarts.
+
+mod common;
+
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use common::*;
+use gapless_broker::{Broker, GroupDoing, GroupError, Handed, Join, Leased, Member, MemberError};
+use gapless_core::{
+    GroupSettings, GroupStart, Message, Mode, OnGap, PublishOptions, Retention, RetryPolicy, Seq,
+    TopicSettings, Waits,
+};
+use gapless_journal::faulty::CrashKind;
+
+fn settings(source: &str, mode: Mode) -> GroupSettings {
+    let waits = Waits::Steps(vec![Duration::from_millis(100)]);
+    GroupSettings {
+        mode,
+        lease: Duration::from_millis(1_000),
+        attempts_max: 3,
+        retry: RetryPolicy { waits, jitter_percent: 0 },
+        ..GroupSettings::new(pattern(source))
+    }
+}
+
+fn open(world: &World, mode: Mode) -> Broker {
+    let broker = world.open();
+    broker.create_topic(&name("t"), TopicSettings::default()).expect("the broker does it");
+    broker.create_group(&name("g"), settings("t", mode)).expect("the broker does it");
+    broker
+}
+
+fn join(broker: &Broker, who: &str, window: u32) -> Member {
+    broker
+        .join_group(&name("g"), &Join { name: who.to_owned(), window })
+        .expect("the broker does it")
+}
+
+/// One step, if there is one without waiting.
+fn step(member: &mut Member) -> Option<Result<Handed, MemberError>> {
+    match member.poll_next(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(handed) => Some(handed),
+        Poll::Pending => None,
+    }
+}
+
+/// Everything a member can get now.
+fn take(member: &mut Member) -> Vec<Leased> {
+    let mut all = Vec::new();
+    while let Some(handed) = step(member) {
+        if let Handed::Messages(leased) = handed.expect("the broker does it") {
+            all.push(leased);
+        }
+    }
+    all
+}
+
+fn texts_of(leased: &[Leased]) -> Vec<String> {
+    let body = |each: gapless_broker::Delivered| {
+        let body = String::from_utf8(each.message.body.expect("the broker does it").to_vec())
+            .expect("the broker does it");
+        body.trim_start_matches("body-").to_owned()
+    };
+    leased.iter().flat_map(|leased| leased.messages().iter().map(body)).collect()
+}
+
+fn ack(member: &Member, leased: &[Leased]) {
+    for each in leased {
+        let outcome = member.ack(each.leases()).wait().expect("the broker does it");
+        assert_eq!(outcome.refused, 0);
+        assert_eq!(outcome.taken as usize, each.messages().count());
+    }
+}
+
+fn keyed(broker: &Broker, topic: &str, key: &str, body: &str) {
+    let message = Message::new(body.to_owned()).with_key(key.to_owned());
+    broker
+        .publish(&name(topic), &message, &PublishOptions::default())
+        .wait()
+        .expect("the broker does it");
+}
+
+#[test]
+fn c6_what_is_acked_is_done_and_what_is_not_comes_again() {
+    let world = World::new(1);
+    let broker = open(&world, Mode::Shared);
+    texts(&broker, "t", 1..=5);
+    let mut member = join(&broker, "m", 3);
+    let got = take(&mut member);
+    assert_eq!(texts_of(&got), ["1", "2", "3"], "no more than its window");
+    assert_eq!(got[0].attempt(), 1);
+    ack(&member, &got);
+    let rest = take(&mut member);
+    assert_eq!(texts_of(&rest), ["4", "5"]);
+    let info = broker.describe_group(&name("g")).unwrap();
+    assert_eq!((info.lag, info.counts.in_flight), (2, 2));
+    assert_eq!(info.oldest_age, Some(Duration::ZERO));
+
+    // The lease runs out, and the ack comes too late.
+    world.advance(1_001);
+    let again = take(&mut member);
+    assert_eq!(texts_of(&again), ["4", "5"]);
+    assert_eq!(again[0].attempt(), 2);
+    let late = member.ack(rest[0].leases()).wait().unwrap();
+    assert_eq!((late.taken, late.refused), (0, 2), "a late ack is refused and says so");
+    ack(&member, &again);
+    let info = broker.describe_group(&name("g")).unwrap();
+    assert_eq!((info.lag, info.totals.redelivered, info.totals.acked), (0, 2, 5));
+    assert!(info.why.contains("caught up"), "{}", info.why);
+}
+
+#[test]
+fn c6_acks_survive_a_crash_and_the_unacked_come_again() {
+    for kind in [CrashKind::Process, CrashKind::Power] {
+        let world = World::new(2);
+        let broker = open(&world, Mode::Shared);
+        texts(&broker, "t", 1..=6);
+        let mut member = join(&broker, "m", 10);
+        let got = take(&mut member);
+        let each: Vec<_> = got[0].messages().iter().map(|each| each.position).collect();
+        for at in [1, 2, 4] {
+            member.ack(&[got[0].lease_of(each[at])]).wait().unwrap();
+        }
+        member.nack(&[got[0].lease_of(each[5])], None, "broken").wait().unwrap();
+        std::mem::forget(member);
+        let broker = world.crash(broker, kind);
+        world.advance(200);
+        let mut member = join(&broker, "n", 10);
+        let again = take(&mut member);
+        assert_eq!(texts_of(&again), ["1", "4", "6"]);
+        let attempts: Vec<u32> = again.iter().map(Leased::attempt).collect();
+        assert_eq!(attempts.last(), Some(&2), "attempts are counted over a crash");
+        ack(&member, &again);
+        // A checkpoint tells the same as the log.
+        text(&broker, "t", "7");
+        broker.seal().unwrap();
+        drop(member);
+        let broker = world.close(broker);
+        let mut member = join(&broker, "o", 10);
+        assert_eq!(texts_of(&take(&mut member)), ["7"]);
+    }
+}
+
+#[test]
+fn a_checkpoint_while_messages_are_open_forgets_nothing() {
+    let world = World::new(3);
+    let broker = open(&world, Mode::Keyed);
+    for index in 0..30 {
+        keyed(&broker, "t", &format!("k{}", index % 3), &index.to_string());
+    }
+    let mut member = join(&broker, "m", 2);
+    for _ in 0..5 {
+        let got = take(&mut member);
+        ack(&member, &got);
+    }
+    let open = broker.describe_group(&name("g")).unwrap().lag;
+    assert_eq!(open, 20);
+    broker.seal().unwrap();
+    std::mem::forget(member);
+    let broker = world.crash(broker, CrashKind::Power);
+    let mut member = join(&broker, "n", 100);
+    let mut seen = Vec::new();
+    loop {
+        let got = take(&mut member);
+        if got.is_empty() {
+            break;
+        }
+        seen.extend(texts_of(&got));
+        ack(&member, &got);
+    }
+    assert_eq!(seen.len(), 20);
+    assert_eq!(broker.describe_group(&name("g")).unwrap().lag, 0);
+}
+
+#[test]
+fn a_member_that_leaves_gives_back_and_one_that_dies_counts() {
+    let world = World::new(4);
+    let broker = open(&world, Mode::Shared);
+    texts(&broker, "t", 1..=2);
+    let mut first = join(&broker, "a", 10);
+    assert_eq!(take(&mut first).len(), 1);
+    first.leave();
+    let mut second = join(&broker, "b", 10);
+    assert_eq!(take(&mut second)[0].attempt(), 1, "leaving counts for nothing");
+    drop(second);
+    let mut third = join(&broker, "c", 10);
+    assert_eq!(take(&mut third)[0].attempt(), 2, "going without a word counts");
+}
+
+#[test]
+fn a_lease_that_is_extended_stays() {
+    let world = World::new(5);
+    let broker = open(&world, Mode::Shared);
+    texts(&broker, "t", 1..=2);
+    let mut member = join(&broker, "m", 10);
+    let got = take(&mut member);
+    world.advance(900);
+    let extended = member.extend(&[]);
+    assert_eq!((extended.taken, extended.refused), (2, 0));
+    world.advance(900);
+    broker.turn();
+    assert!(take(&mut member).is_empty());
+    ack(&member, &got);
+}
+
+#[test]
+fn a_failing_key_is_parked_while_the_others_go_on() {
+    let world = World::new(6);
+    let broker = open(&world, Mode::Keyed);
+    for (key, body) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2")] {
+        keyed(&broker, "t", key, body);
+    }
+    text(&broker, "t", "free");
+    let mut member = join(&broker, "m", 10);
+    let got = take(&mut member);
+    assert_eq!(texts_of(&got), ["a1", "b1", "free"], "one of a key at a time");
+    let places: Vec<_> = got.iter().flat_map(|each| each.messages().iter()).collect();
+    let lease = |at: usize| got[0].lease_of(places[at].position);
+    member.nack(&[lease(0)], None, "no").wait().unwrap();
+    member.ack(&[lease(1), lease(2)]).wait().unwrap();
+    let next = take(&mut member);
+    assert_eq!(texts_of(&next), ["b2"]);
+    ack(&member, &next);
+    let why = broker.describe_group(&name("g")).unwrap().why;
+    assert!(why.contains("another attempt"), "{why}");
+    world.advance(100);
+    let again = take(&mut member);
+    assert_eq!((texts_of(&again), again[0].attempt()), (vec!["a1".to_owned()], 2));
+    ack(&member, &again);
+    assert_eq!(texts_of(&take(&mut member)), ["a2"]);
+}
+
+#[test]
+fn b8_one_member_is_active_and_the_next_takes_over() {
+    let world = World::new(7);
+    let broker = open(&world, Mode::Ordered);
+    texts(&broker, "t", 1..=6);
+    let mut first = join(&broker, "a", 2);
+    let mut second = join(&broker, "b", 10);
+    assert!(matches!(step(&mut first), Some(Ok(Handed::Active))));
+    assert!(matches!(step(&mut second), Some(Ok(Handed::Standby))));
+    let got = take(&mut first);
+    assert_eq!(texts_of(&got), ["1", "2"]);
+    assert!(take(&mut second).is_empty());
+    let last = got.last().unwrap().leases().last().unwrap().last;
+    assert_eq!(first.commit(last).wait().unwrap().taken, 2);
+    let got = take(&mut first);
+    assert_eq!(texts_of(&got), ["3", "4"]);
+    // It fails at the third, so it begins again there.
+    let third = got[0].messages().iter().next().unwrap().position;
+    first.nack(&[got[0].lease_of(third)], None, "no").wait().unwrap();
+    assert!(take(&mut first).is_empty());
+    world.advance(100);
+    assert_eq!(texts_of(&take(&mut first)), ["3", "4"]);
+    // It hangs; the other takes over, and what it says comes too late.
+    world.advance(1_001);
+    broker.turn();
+    assert!(matches!(step(&mut second), Some(Ok(Handed::Active))));
+    assert_eq!(texts_of(&take(&mut second)), ["3", "4", "5", "6"]);
+    assert_eq!(first.commit(last.plus(100)).wait().unwrap().taken, 0);
+    assert_eq!(second.commit(last.plus(100)).wait().unwrap().taken, 4);
+    drop(second);
+    assert!(matches!(step(&mut first), Some(Ok(Handed::Standby))));
+    assert!(matches!(step(&mut first), Some(Ok(Handed::Active))));
+}
+
+#[test]
+fn a_group_over_a_pattern_reads_all_its_topics_in_order() {
+    let world = World::new(8);
+    let broker = world.open();
+    for topic in ["p.a", "p.b", "q"] {
+        broker.create_topic(&name(topic), TopicSettings::default()).unwrap();
+    }
+    broker.create_group(&name("g"), settings("p.*", Mode::Shared)).unwrap();
+    for index in 1..=3 {
+        text(&broker, "p.a", format!("a{index}"));
+        text(&broker, "q", "not wanted");
+        text(&broker, "p.b", format!("b{index}"));
+    }
+    let mut member = join(&broker, "m", 4);
+    let got = take(&mut member);
+    assert_eq!(texts_of(&got), ["a1", "b1", "a2", "b2"]);
+    ack(&member, &got[1..]);
+    assert_eq!(broker.describe_group(&name("g")).unwrap().lag, 3);
+    std::mem::forget(member);
+    let broker = world.crash(broker, CrashKind::Process);
+    let mut member = join(&broker, "m", 100);
+    assert_eq!(texts_of(&take(&mut member)), ["a1", "a3", "b3"]);
+}
+
+#[test]
+fn pause_holds_and_resume_goes_on_over_a_restart() {
+    let world = World::new(9);
+    let broker = open(&world, Mode::Shared);
+    text(&broker, "t", "1");
+    broker.pause_group(&name("g")).unwrap();
+    let broker = world.crash(broker, CrashKind::Power);
+    let mut member = join(&broker, "m", 10);
+    assert!(take(&mut member).is_empty());
+    let info = broker.describe_group(&name("g")).unwrap();
+    assert_eq!(info.state, GroupDoing::Paused);
+    assert!(info.why.contains("paused"));
+    broker.resume_group(&name("g")).unwrap();
+    assert_eq!(texts_of(&take(&mut member)), ["1"]);
+}
+
+#[test]
+fn b5_a_reset_is_refused_with_members_unless_forced() {
+    let world = World::new(10);
+    let broker = open(&world, Mode::Shared);
+    texts(&broker, "t", 1..=5);
+    let mut member = join(&broker, "m", 10);
+    let got = take(&mut member);
+    ack(&member, &got);
+    let to = GroupStart::Seq(Seq(4));
+    let refused = broker.reset_group(&name("g"), to, false);
+    assert!(matches!(refused, Err(GroupError::Active { members: 1, .. })));
+    broker.reset_group(&name("g"), to, true).unwrap();
+    let got = take(&mut member);
+    assert_eq!(texts_of(&got), ["4", "5"]);
+    broker.reset_group(&name("g"), GroupStart::Beginning, true).unwrap();
+    assert_eq!(member.ack(got[0].leases()).wait().unwrap().refused, 2);
+    assert_eq!(texts_of(&take(&mut member)), ["1", "2", "3", "4", "5"]);
+    drop(member);
+    broker.reset_group(&name("g"), GroupStart::Now, false).unwrap();
+    let broker = world.crash(broker, CrashKind::Power);
+    let mut member = join(&broker, "m", 10);
+    assert!(take(&mut member).is_empty());
+    text(&broker, "t", "6");
+    assert_eq!(texts_of(&take(&mut member)), ["6"]);
+    broker.reset_group(&name("g"), GroupStart::Time(START), true).unwrap();
+    assert_eq!(take(&mut member).iter().map(|each| each.messages().count()).sum::<usize>(), 6);
+}
+
+#[test]
+fn d10_a_gap_stops_a_group_or_is_passed_over_as_configured() {
+    for on_gap in [OnGap::Stop, OnGap::Continue] {
+        let world = World::new(11);
+        let broker = world.open();
+        let retention = Retention { count: Some(3), ..Retention::default() };
+        let topic = TopicSettings { retention, ..TopicSettings::default() };
+        broker.create_topic(&name("t"), topic).unwrap();
+        let group = GroupSettings { on_gap, ..settings("t", Mode::Shared) };
+        broker.create_group(&name("g"), group).unwrap();
+        texts(&broker, "t", 1..=10);
+        broker.turn();
+        let mut member = join(&broker, "m", 10);
+        let Some(Ok(Handed::Gap(gap))) = step(&mut member) else { panic!("a gap comes first") };
+        assert_eq!((gap.topic, gap.to), (Some(name("t")), Some(Seq(7))));
+        if on_gap == OnGap::Stop {
+            assert!(take(&mut member).is_empty());
+            let info = broker.describe_group(&name("g")).unwrap();
+            assert!(matches!(info.state, GroupDoing::Stopped(_)));
+            assert!(info.why.contains("gone (retention)"), "{}", info.why);
+            broker.resume_group(&name("g")).unwrap();
+        }
+        assert_eq!(texts_of(&take(&mut member)), ["8", "9", "10"]);
+    }
+}
+
+#[test]
+fn a_message_that_expires_is_not_waited_for() {
+    let world = World::new(12);
+    let broker = open(&world, Mode::Shared);
+    let short = Message::new("short").with_ttl(Duration::from_millis(50));
+    broker.publish(&name("t"), &short, &PublishOptions::default()).wait().unwrap();
+    text(&broker, "t", "long");
+    let mut member = join(&broker, "m", 1);
+    assert_eq!(texts_of(&take(&mut member)), ["short"]);
+    world.advance(1_001);
+    broker.turn();
+    assert_eq!(texts_of(&take(&mut member)), ["long"]);
+    assert_eq!(broker.describe_group(&name("g")).unwrap().counts.open(), 1);
+}
+
+#[test]
+fn groups_are_made_once_listed_and_deleted() {
+    let world = World::new(13);
+    let broker = open(&world, Mode::Shared);
+    broker.create_group(&name("g"), settings("t", Mode::Shared)).unwrap();
+    let other = broker.create_group(&name("g"), settings("t", Mode::Keyed));
+    assert!(matches!(other, Err(GroupError::Exists(_))));
+    let system = broker.create_group(&name("$g"), settings("t", Mode::Shared));
+    assert!(matches!(system, Err(GroupError::Name(_))));
+    let fixed = broker.configure_group(&name("g"), settings("t", Mode::Keyed));
+    assert!(matches!(fixed, Err(GroupError::Fixed(_))));
+    let longer = GroupSettings { attempts_max: 9, ..settings("t", Mode::Shared) };
+    assert_eq!(broker.configure_group(&name("g"), longer).unwrap().settings.attempts_max, 9);
+    let broker = world.crash(broker, CrashKind::Power);
+    assert_eq!(broker.list_groups()[0].settings.attempts_max, 9);
+    let mut member = join(&broker, "m", 1);
+    broker.delete_group(&name("g")).unwrap();
+    assert!(matches!(step(&mut member), Some(Err(MemberError::Deleted(_)))));
+    drop(member);
+    let broker = world.crash(broker, CrashKind::Power);
+    assert!(broker.list_groups().is_empty());
+    assert!(matches!(broker.describe_group(&name("g")), Err(GroupError::Unknown(_))));
+}
