@@ -3,6 +3,7 @@
 //! Not here: measuring, which is in `benches/` and in the library, and printing tables.
 
 mod benches;
+mod compare;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -56,7 +57,9 @@ enum Bench {
     Mixed(MixedArgs),
     /// Over a socket, with the server in a process of its own, beside a bare relay.
     Wire(WireArgs),
-    /// Every bench.
+    /// Side by side with nats-server and redis-server: real servers, the same work on each.
+    Compare(compare::CompareArgs),
+    /// Every bench but `compare`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -210,6 +213,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Bench::WireServer { raw } = cli.bench {
         return wire::run_server(cli.dir.as_deref(), raw);
     }
+    if let Bench::Compare(args) = &cli.bench {
+        return compare::run(args, cli.dir.as_deref(), cli.json);
+    }
     let scratch = Scratch::fresh(cli.dir.as_deref())?;
     eprintln!("measuring in {}", scratch.path().display());
     let tables = measure(&cli.bench, &scratch)?;
@@ -246,6 +252,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         Bench::MemoryChild { .. } | Bench::WireServer { .. } => {
             return Err("a child measures no table".into());
         }
+        Bench::Compare(_) => return Err("a comparison is no table".into()),
     };
     Ok(vec![table])
 }
@@ -349,8 +356,10 @@ mod tests {
 
     #[test]
     fn every_bench_is_understood_by_its_defaults() {
-        let benches =
-            ["disk", "publish", "follow", "history", "open", "memory", "mixed", "wire", "all"];
+        let benches = [
+            "disk", "publish", "follow", "history", "open", "memory", "mixed", "wire", "compare",
+            "all",
+        ];
         for bench in benches {
             assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");
         }

@@ -58,6 +58,15 @@ pub fn resident_bytes_max() -> io::Result<u64> {
     status_bytes("/proc/self/status", "VmHWM:")
 }
 
+/// The same of another process.
+///
+/// # Errors
+///
+/// When the system does not tell, or there is no such process.
+pub fn resident_bytes_max_of(process: u32) -> io::Result<u64> {
+    status_bytes(&format!("/proc/{process}/status"), "VmHWM:")
+}
+
 /// How many files, sockets included, this process may have open.
 ///
 /// # Errors

@@ -10,7 +10,7 @@
 
 mod catch_up;
 mod client;
-mod frames;
+pub(crate) mod frames;
 mod idle;
 mod live;
 mod publish;

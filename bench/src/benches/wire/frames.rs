@@ -17,20 +17,20 @@ const BATCH_COUNT_AT: usize = 52;
 
 /// One frame in what was read.
 #[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
-    pub(super) kind: u8,
-    pub(super) bytes: &'a [u8],
+pub(crate) struct Seen<'a> {
+    pub(crate) kind: u8,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Seen<'a> {
     /// The first frame, if it is all there.
-    pub(super) fn first(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn first(bytes: &'a [u8]) -> Option<Self> {
         let len = u32_at(bytes, 0)? as usize + 4;
         let bytes = bytes.get(..len)?;
         Some(Self { kind: *bytes.get(4)?, bytes })
     }
 
-    pub(super) fn is(&self, kind: Kind) -> bool {
+    pub(crate) fn is(&self, kind: Kind) -> bool {
         self.kind == kind.number()
     }
 
@@ -42,16 +42,16 @@ impl<'a> Seen<'a> {
 
 /// What a `Messages` frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Delivered {
+pub(crate) struct Delivered {
     /// The last seq it accounts for.
-    pub(super) to: u64,
-    pub(super) messages: u64,
+    pub(crate) to: u64,
+    pub(crate) messages: u64,
     /// Bytes of its batches, as credit counts them.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Looks through a `Messages` frame and hands out each batch.
-pub(super) fn delivered<'a>(frame: Seen<'a>, mut each: impl FnMut(&'a [u8])) -> Option<Delivered> {
+pub(crate) fn delivered<'a>(frame: Seen<'a>, mut each: impl FnMut(&'a [u8])) -> Option<Delivered> {
     let payload = frame.payload()?;
     let (head, mut rest) = payload.split_at_checked(MESSAGES_HEAD_BYTES)?;
     let mut messages = 0;
@@ -67,7 +67,7 @@ pub(super) fn delivered<'a>(frame: Seen<'a>, mut each: impl FnMut(&'a [u8])) -> 
 }
 
 /// As many publishes as may be in flight, one after the other, each with an id of its own.
-pub(super) struct Publishes {
+pub(crate) struct Publishes {
     bytes: Vec<u8>,
     frame_bytes: usize,
     count: usize,
@@ -76,7 +76,7 @@ pub(super) struct Publishes {
 
 impl Publishes {
     /// `count` frames of `batch` messages each.
-    pub(super) fn new(
+    pub(crate) fn new(
         topic: &TopicName,
         message_bytes: usize,
         batch: usize,
@@ -90,12 +90,12 @@ impl Publishes {
         Ok(Self { frame_bytes: out.len() / count, bytes: out.to_vec(), count, next: 0 })
     }
 
-    pub(super) fn frame_bytes(&self) -> usize {
+    pub(crate) fn frame_bytes(&self) -> usize {
         self.frame_bytes
     }
 
     /// The bytes of the next `count` frames, as long as they lie in one piece: at least one.
-    pub(super) fn take(&mut self, count: usize) -> (&[u8], usize) {
+    pub(crate) fn take(&mut self, count: usize) -> (&[u8], usize) {
         let count = count.min(self.count - self.next);
         let from = self.next * self.frame_bytes;
         self.next = (self.next + count) % self.count;
@@ -104,7 +104,7 @@ impl Publishes {
 }
 
 /// A publish of one body.
-pub(super) fn publish_one(topic: &TopicName, body: Vec<u8>) -> Result<BytesMut> {
+pub(crate) fn publish_one(topic: &TopicName, body: Vec<u8>) -> Result<BytesMut> {
     let mut out = BytesMut::new();
     publish(topic, &[Message::new(body)], 1, &mut out)?;
     Ok(out)
@@ -129,7 +129,7 @@ fn publish(
 }
 
 /// A frame of this kind and size that means nothing: what a bare server answers.
-pub(super) fn empty(kind: Kind, payload_bytes: usize) -> Vec<u8> {
+pub(crate) fn empty(kind: Kind, payload_bytes: usize) -> Vec<u8> {
     let mut frame = vec![0; FRAME_HEAD_BYTES + payload_bytes];
     let len = (frame.len() - 4) as u32;
     frame[..4].copy_from_slice(&len.to_le_bytes());

@@ -1,0 +1,240 @@
+//! gapless over its native protocol.
+
+use std::net::SocketAddr;
+
+use bytes::{Bytes, BytesMut};
+use gapless_core::{
+    Durability, Message, Pattern, PublishOptions, RecordsBuilder, Storage, TopicName, TopicSettings,
+};
+use gapless_protocol::{
+    Credit, Decoder, FRAME_HEAD_BYTES, Features, FrameLimit, Hello, Ids, Kind, Ping, Publish,
+    StartFrom, Subscribe, TopicCreate, TopicDescribe, VERSION, Verb,
+};
+
+use super::link::{Dialect, Link, Seen};
+use super::systems::{Part, Store, System, To};
+use crate::benches::store::Result;
+use crate::benches::wire::frames::{self, delivered};
+
+/// Credit of a subscription: half of what a server with the defaults allows.
+const CREDIT_MESSAGES: u32 = 500_000;
+const CREDIT_BYTES: u64 = 32 * 1024 * 1024;
+
+/// Where the ack of a publish says what became of it: behind the count of its parts.
+const ACK_AT: usize = FRAME_HEAD_BYTES + 1;
+const ACCEPTED: u8 = 1;
+
+/// A batch with one message, as it is delivered.
+const BATCH_HEAD_BYTES: usize = 64;
+const BATCH_COUNT_AT: usize = 52;
+const RECORD_HEAD_BYTES: usize = 4;
+
+/// Batches of a frame that is made here to be read.
+const DELIVERIES_PER_FRAME: usize = 64;
+
+/// gapless, as `gapless serve` runs it.
+pub(super) struct Native;
+
+impl System for Native {
+    fn connect(&self, address: SocketAddr) -> Result<Link> {
+        let mut link = Link::open(address, Box::new(Frames::default()))?;
+        let hello = Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            features: Features::NONE,
+            client_name: "bench".to_owned(),
+            token: None,
+            extension: Bytes::new(),
+        };
+        match ask(&mut link, hello)? {
+            Verb::Welcome(_) => Ok(link),
+            other => Err(format!("no welcome but {other:?}").into()),
+        }
+    }
+
+    fn create_request(
+        &self,
+        _: &Link,
+        topic: &str,
+        store: Store,
+        number: usize,
+    ) -> Result<Option<Vec<u8>>> {
+        let create = TopicCreate { topic: TopicName::parse(topic)?, settings: settings(store) };
+        encode(create, number as u128).map(Some)
+    }
+
+    fn follow(&self, link: &mut Link, topic: &str) -> Result<()> {
+        subscribe(link, topic, StartFrom::Now)
+    }
+
+    fn replay(&self, link: &mut Link, topic: &str) -> Result<()> {
+        subscribe(link, topic, StartFrom::Beginning)
+    }
+
+    fn stored(&self, link: &mut Link, topic: &str) -> Result<u64> {
+        match ask(link, TopicDescribe { topic: TopicName::parse(topic)? })? {
+            Verb::TopicInfo(info) => Ok(info.next.0 - 1),
+            other => Err(format!("no topic but {other:?}").into()),
+        }
+    }
+
+    fn publish(&self, _: &Link, to: To<'_>, body: &[u8], part: Part) -> Result<Vec<u8>> {
+        let mut records = RecordsBuilder::default();
+        for _ in 0..part.batch {
+            records.push(&Message::new(body.to_vec()))?;
+        }
+        let publish = Publish {
+            topic: TopicName::parse(to.topic)?,
+            options: PublishOptions::default(),
+            not_before: None,
+            records: records.finish(),
+        };
+        encode(publish, part.number as u128)
+    }
+
+    fn answers(&self, _: Store) -> bool {
+        true
+    }
+
+    fn barrier(&self, link: &mut Link) -> Result<()> {
+        match ask(link, Ping { echo: Bytes::new() })? {
+            Verb::Pong(_) => Ok(()),
+            other => Err(format!("no pong but {other:?}").into()),
+        }
+    }
+
+    fn is_two_way(&self) -> bool {
+        true
+    }
+
+    fn following(&self) -> Box<dyn Dialect> {
+        Box::new(Frames::default())
+    }
+
+    fn deliveries(&self, topic: &str, body: &[u8], count: usize) -> Result<Vec<u8>> {
+        // As live deliveries come: frames with some batches, each of one message.
+        let mut out = Vec::new();
+        let batch_bytes = BATCH_HEAD_BYTES + RECORD_HEAD_BYTES + body.len();
+        for from in (0..count).step_by(DELIVERIES_PER_FRAME) {
+            let batches = DELIVERIES_PER_FRAME.min(count - from);
+            let mut frame = frames::empty(Kind::Messages, 32 + batches * batch_bytes);
+            for batch in frame[FRAME_HEAD_BYTES + 32..].chunks_exact_mut(batch_bytes) {
+                batch[..4].copy_from_slice(&(batch_bytes as u32).to_le_bytes());
+                batch[BATCH_COUNT_AT] = 1;
+            }
+            out.extend(frame);
+        }
+        let _ = topic;
+        Ok(out)
+    }
+}
+
+fn settings(store: Store) -> TopicSettings {
+    let durability = match store {
+        Store::Live => None,
+        Store::Memory => Some(Durability::Memory),
+        Store::Written => Some(Durability::Written),
+        Store::Flushed => Some(Durability::Flushed),
+    };
+    let storage = if store == Store::Live { Storage::Volatile } else { Storage::default() };
+    TopicSettings { storage, durability, ..TopicSettings::default() }
+}
+
+fn subscribe(link: &mut Link, topic: &str, from: StartFrom) -> Result<()> {
+    let subscribe = Subscribe {
+        pattern: Pattern::literal(&TopicName::parse(topic)?),
+        credit_messages: CREDIT_MESSAGES,
+        credit_bytes: CREDIT_BYTES,
+        from,
+    };
+    match ask(link, subscribe)? {
+        Verb::Subscribed(made) => {
+            link.dialect =
+                Box::new(Frames { subscription: made.subscription, ..Frames::default() });
+            Ok(())
+        }
+        other => Err(format!("not subscribed but {other:?}").into()),
+    }
+}
+
+fn encode(verb: impl Into<Verb>, number: u128) -> Result<Vec<u8>> {
+    let mut out = BytesMut::new();
+    verb.into().encode(Ids::question(number.to_le_bytes()), FrameLimit::MAX, &mut out)?;
+    Ok(out.to_vec())
+}
+
+/// Asks and takes the next frame for the answer.
+fn ask(link: &mut Link, verb: impl Into<Verb>) -> Result<Verb> {
+    link.send(&encode(verb, 1)?)?;
+    link.parse(|bytes| match frames::Seen::first(bytes) {
+        Some(frame) => Ok(Some((frame.bytes.len(), decode(frame)?))),
+        None => Ok(None),
+    })
+}
+
+fn decode(frame: frames::Seen<'_>) -> Result<Verb> {
+    let mut bytes = BytesMut::from(frame.bytes);
+    let frame = Decoder::new(FrameLimit::MAX).decode(&mut bytes)?;
+    Ok(Verb::decode(&frame.ok_or("half a frame")?)?)
+}
+
+/// Frames by their heads, and the credit that deliveries used.
+#[derive(Default)]
+struct Frames {
+    subscription: u64,
+    used_messages: u64,
+    used_bytes: u64,
+}
+
+impl Frames {
+    /// What is neither an ack nor messages.
+    fn other(frame: frames::Seen<'_>, seen: &mut Seen<'_>) -> Result<()> {
+        match decode(frame)? {
+            Verb::RecoveryComplete(_) | Verb::RecoveryResponse(_) => Ok(()),
+            Verb::TopicInfo(_) => {
+                seen.answers += 1;
+                Ok(())
+            }
+            other => Err(format!("gapless sent {other:?}").into()),
+        }
+    }
+}
+
+impl Dialect for Frames {
+    fn take(&mut self, bytes: &[u8], seen: &mut Seen<'_>) -> Result<usize> {
+        let mut at = 0;
+        while let Some(frame) = frames::Seen::first(&bytes[at..]) {
+            at += frame.bytes.len();
+            if frame.is(Kind::PublishAck) {
+                if frame.bytes.get(ACK_AT) != Some(&ACCEPTED) {
+                    return Err(format!("gapless sent {:?}", decode(frame)?).into());
+                }
+                seen.answers += 1;
+            } else if frame.is(Kind::Messages) {
+                let came = delivered(frame, |batch| {
+                    if let Some(each) = &mut seen.each {
+                        each(batch);
+                    }
+                });
+                let came = came.ok_or("messages that cannot be understood")?;
+                seen.messages += came.messages;
+                self.used_messages += came.messages;
+                self.used_bytes += came.bytes;
+            } else {
+                Self::other(frame, seen)?;
+            }
+        }
+        Ok(at)
+    }
+
+    fn owes(&mut self, out: &mut Vec<u8>) {
+        let (messages, bytes) = (self.used_messages, self.used_bytes);
+        if messages < u64::from(CREDIT_MESSAGES) / 4 && bytes < CREDIT_BYTES / 4 {
+            return;
+        }
+        let messages = u32::try_from(messages).unwrap_or(CREDIT_MESSAGES).max(1);
+        let credit = Credit { subscription: self.subscription, messages, bytes };
+        out.extend(encode(credit, 0).expect("a credit is smaller than any frame may be"));
+        (self.used_messages, self.used_bytes) = (0, 0);
+    }
+}

@@ -1,0 +1,110 @@
+//! Publishing: to nobody without waiting, and into a store with acks.
+
+use super::load::{Bound, Publisher, Window};
+use super::report::{Counts, Measured};
+use super::run::{Meter, Run, Stage};
+use super::stats::per_mille;
+use super::systems::{Contender, Store, To, ring};
+use crate::benches::size_name;
+use crate::benches::store::Result;
+
+/// Messages of a batch, for those who have batches.
+pub(super) const BATCH: usize = 64;
+
+/// Messages in flight of one who waits for acks.
+pub(super) const IN_FLIGHT: usize = 256;
+
+/// Publishes of a ring; more than any window here.
+pub(super) const RING: usize = 4096;
+
+/// Bytes of a ring, at most: it should stay in the CPU's caches as far as it can.
+const RING_BYTES: usize = 4 * 1024 * 1024;
+
+const TOPIC: &str = "bench";
+
+/// Publishing to nobody. Peers without acks are waited for at the end; those that answer
+/// anyway get a window wide enough that it does not matter.
+pub(super) fn unheard(run: &mut Run<'_>) -> Result<()> {
+    for size in run.plan.sizes.clone() {
+        let title = format!("publish without waiting, {}", size_name(size));
+        run.tell(&title);
+        run.alternate(
+            run.plan.rounds,
+            Contender::all(Store::Live, Some(BATCH)),
+            |run, contender| {
+                let stage = run.stage(contender)?;
+                let mut publisher = publisher(&stage, contender, size, TOPIC)?;
+                let window = Window::wide(&publisher.ring);
+                let meter = Meter::start(&stage.server)?;
+                let sent = publisher.flood(window, Bound::time(run.plan.time))?;
+                let measured = meter.rate(&stage.server, sent)?;
+                run.add("publish", (&title, Counts::PerSecond), contender, measured);
+                Ok(())
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// Publishing with acks, in each class of durability.
+pub(super) fn acked(run: &mut Run<'_>) -> Result<()> {
+    for size in run.plan.sizes_acked.clone() {
+        for store in Store::KEPT {
+            one_at_a_time(run, store, size)?;
+            in_flight(run, store, size)?;
+        }
+    }
+    Ok(())
+}
+
+fn one_at_a_time(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
+    let what = format!("{store}, one at a time, {}", size_name(size));
+    run.tell(&what);
+    run.alternate(run.plan.rounds, Contender::all(store, None), |run, contender| {
+        let stage = run.stage(contender)?;
+        let mut publisher = publisher(&stage, contender, size, TOPIC)?;
+        let meter = Meter::start(&stage.server)?;
+        let mut micros = publisher.one_at_a_time(run.plan.time)?;
+        let count = micros.len() as u64;
+        let rate = meter.rate(&stage.server, count)?;
+        micros.sort_unstable_by(f64::total_cmp);
+        run.add("durable", (&what, Counts::PerSecond), contender, rate);
+        for (name, mille) in [("p50", 500), ("p99", 990)] {
+            let measured = Measured { figure: per_mille(&micros, mille), ..rate };
+            let title = format!("{what}: ack {name}");
+            run.add("durable", (&title, Counts::Micros), contender, measured);
+        }
+        Ok(())
+    })
+}
+
+fn in_flight(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
+    let title = format!("{store}, {IN_FLIGHT} in flight, {}", size_name(size));
+    run.tell(&title);
+    run.alternate(run.plan.rounds, Contender::all(store, Some(BATCH)), |run, contender| {
+        let stage = run.stage(contender)?;
+        let mut publisher = publisher(&stage, contender, size, TOPIC)?;
+        let window = Window::exactly((IN_FLIGHT / contender.batch).max(1));
+        let meter = Meter::start(&stage.server)?;
+        let sent = publisher.flood(window, Bound::time(run.plan.time))?;
+        let measured = meter.rate(&stage.server, sent)?;
+        run.add("durable", (&title, Counts::PerSecond), contender, measured);
+        Ok(())
+    })
+}
+
+/// A publisher on a topic of the contender's kind, which it makes.
+pub(super) fn publisher(
+    stage: &Stage,
+    contender: &Contender,
+    size: usize,
+    topic: &str,
+) -> Result<Publisher<'static>> {
+    let (system, store) = (contender.who.system(), contender.store);
+    let mut link = system.connect(stage.server.address())?;
+    system.create(&mut link, topic, store)?;
+    let most = RING_BYTES / (size * contender.batch);
+    let count = most.clamp(2, RING).max(IN_FLIGHT / contender.batch);
+    let ring = ring(system, &link, To { topic, store }, size, (count, contender.batch))?;
+    Ok(Publisher::new(system, store, link, ring))
+}

@@ -1,0 +1,278 @@
+//! Work on a large store: catching up with it, live deliveries beside those who do, and
+//! starting again with it.
+//!
+//! The store is filled once per contender, since that takes longest; all servers then stay up
+//! and take turns. They are idle while it is not their turn.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::link::Seen;
+use super::live::MESSAGE_BYTES;
+use super::load::{Bound, Window};
+use super::publish::{BATCH, publisher};
+use super::report::{Counts, Measured};
+use super::run::{Meter, Run, Stage};
+use super::server::{Server, check_interrupt};
+use super::stats::per_mille;
+use super::systems::{Contender, Part, Store, To};
+use crate::benches::size_name;
+use crate::benches::store::{Result, message};
+
+const HISTORY: &str = "history";
+const LIVE: &str = "live";
+
+/// No filling takes longer.
+const FILL_TIME: Duration = Duration::from_secs(240);
+
+/// Publishes in flight while filling.
+const FILL_IN_FLIGHT: usize = 1024;
+
+/// Live messages per second beside readers of history.
+const PACE_PER_SECOND: u32 = 1000;
+
+/// How much before it is due the publisher wakes up, to be on time: more than the system's
+/// timers and a wake-up take together.
+const EARLY: Duration = Duration::from_micros(200);
+
+/// A store that was filled, and who serves it.
+struct Filled {
+    contender: Contender,
+    stage: Stage,
+}
+
+/// Everything about large stores.
+pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
+    let contenders = run.present(Contender::all(Store::Written, Some(BATCH)));
+    let mut filled = Vec::new();
+    for contender in contenders {
+        check_interrupt()?;
+        let filling = fill(run, contender);
+        filled.push(filling.map_err(|error| format!("{}: {error}", contender.name()))?);
+    }
+    let rounds = run.plan.rounds_stored;
+    let count = count_name(run.plan.stored);
+    run.tell(&format!("catch-up of {count}"));
+    for _ in 0..rounds {
+        filled.iter().try_for_each(|each| catch_up(run, each, &count))?;
+    }
+    // Batches change how history is stored, not how live messages fare beside it.
+    filled.retain(|each| each.contender.batch == 1);
+    run.tell("live beside history");
+    for _ in 0..rounds {
+        filled.iter().try_for_each(|each| beside_history(run, each))?;
+    }
+    run.tell(&format!("start with {count}"));
+    for _ in 0..rounds {
+        for is_clean in [true, false] {
+            let mut again = Vec::new();
+            for each in filled {
+                again.push(start_again(run, each, is_clean, &count)?);
+            }
+            filled = again;
+        }
+    }
+    Ok(())
+}
+
+fn fill(run: &mut Run<'_>, contender: Contender) -> Result<Filled> {
+    run.tell(&format!("filling {}", contender.name()));
+    let stage = run.stage(&contender)?;
+    let mut publisher = publisher(&stage, &contender, MESSAGE_BYTES, HISTORY)?;
+    let in_flight = (FILL_IN_FLIGHT / contender.batch).min(publisher.ring.count());
+    let window = Window { most: in_flight, refill_at: in_flight / 2 };
+    let publishes = run.plan.stored.div_ceil(contender.batch as u64);
+    publisher.flood(window, Bound { time: FILL_TIME, publishes })?;
+    let stored = contender.who.system().stored(&mut publisher.link, HISTORY)?;
+    if stored < run.plan.stored {
+        let wanted = run.plan.stored;
+        return Err(format!("{stored} of {wanted} messages could be stored in time").into());
+    }
+    Ok(Filled { contender, stage })
+}
+
+fn catch_up(run: &mut Run<'_>, filled: &Filled, count: &str) -> Result<()> {
+    check_interrupt()?;
+    let Filled { contender, stage } = filled;
+    let system = contender.who.system();
+    let mut link = system.connect(stage.server.address())?;
+    let meter = Meter::start(&stage.server)?;
+    system.replay(&mut link, HISTORY)?;
+    let mut seen = Seen::default();
+    while seen.messages < run.plan.stored {
+        link.receive(&mut seen)?;
+    }
+    let measured = meter.rate(&stage.server, seen.messages)?;
+    let title = format!("catch-up of {count} messages of {}", size_name(MESSAGE_BYTES));
+    run.add("stored", (&title, Counts::PerSecond), contender, measured);
+    Ok(())
+}
+
+/// Live messages at a pace: alone, then while another client reads history over and over.
+fn beside_history(run: &mut Run<'_>, filled: &Filled) -> Result<()> {
+    check_interrupt()?;
+    let Filled { contender, stage } = filled;
+    let alone = paced(stage, contender, run.plan.time)?;
+    let read = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let meter = Meter::start(&stage.server)?;
+    let beside = thread::scope(|scope| {
+        let reader = scope.spawn(|| read_history(run.plan.stored, filled, &read, &stop));
+        let beside = paced(stage, contender, run.plan.time * 2);
+        stop.store(true, Ordering::Release);
+        reader.join().unwrap_or_else(|_| Err("the reader panicked".into()))?;
+        beside
+    })?;
+    let history = meter.rate(&stage.server, read.into_inner())?;
+    let figures = [
+        ("live alone, 1,000/s", &alone),
+        ("live while another client reads history, 1,000/s", &beside),
+    ];
+    for (what, micros) in figures {
+        for (name, mille) in [("p50", 500), ("p99", 990), ("p99.9", 999)] {
+            let measured = Measured { figure: per_mille(micros, mille), ..Measured::default() };
+            run.add("beside", (&format!("{what}: {name}"), Counts::Micros), contender, measured);
+        }
+    }
+    run.add("beside", ("history read meanwhile", Counts::PerSecond), contender, history);
+    Ok(())
+}
+
+/// Reads all of it, again and again, until it shall stop.
+fn read_history(stored: u64, filled: &Filled, read: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    let system = filled.contender.who.system();
+    while !stop.load(Ordering::Acquire) {
+        let mut link = system.connect(filled.stage.server.address())?;
+        system.replay(&mut link, HISTORY)?;
+        let mut seen = Seen::default();
+        while seen.messages < stored && !stop.load(Ordering::Acquire) {
+            let before = seen.messages;
+            link.receive(&mut seen)?;
+            read.fetch_add(seen.messages - before, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Publishes to a live topic at a pace; tells how many microseconds after it was due each
+/// message came, sorted. A publisher that is held up makes its messages late: it hides nothing.
+fn paced(stage: &Stage, contender: &Contender, time: Duration) -> Result<Vec<f64>> {
+    let (system, store) = (contender.who.system(), Store::Live);
+    let address = stage.server.address();
+    let mut publisher = system.connect(address)?;
+    system.create(&mut publisher, LIVE, store)?;
+    let mut follower = system.connect(address)?;
+    system.follow(&mut follower, LIVE)?;
+    let interval = Duration::from_secs(1) / PACE_PER_SECOND;
+    let count = (time.as_secs_f64() * f64::from(PACE_PER_SECOND)).ceil() as u64;
+    let epoch = Instant::now();
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || -> Result<Vec<f64>> {
+            let mut micros = Vec::new();
+            let mut each = |bytes: &[u8]| micros.extend(age_micros(bytes, epoch));
+            let mut seen = Seen::with(&mut each);
+            while seen.messages < count {
+                follower.receive(&mut seen)?;
+            }
+            micros.sort_unstable_by(f64::total_cmp);
+            Ok(micros)
+        });
+        let mut body = message(MESSAGE_BYTES).body.unwrap_or_default().to_vec();
+        let mut due = epoch + interval;
+        for _ in 0..count {
+            rest_until(due - EARLY);
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+            let nanos = u64::try_from((due - epoch).as_nanos()).unwrap_or(u64::MAX);
+            body[..8].copy_from_slice(&nanos.to_le_bytes());
+            let to = To { topic: LIVE, store };
+            let publish = system.publish(&publisher, to, &body, Part { number: 1, batch: 1 })?;
+            publisher.send(&publish)?;
+            if system.answers(store) {
+                publisher.answers(1)?;
+            }
+            due += interval;
+        }
+        reader.join().unwrap_or_else(|_| Err("the reader panicked".into()))
+    })
+}
+
+/// How long ago a message was due, which stands at the beginning of its body.
+fn age_micros(bytes: &[u8], epoch: Instant) -> Option<f64> {
+    let body = bytes.get(bytes.len().checked_sub(MESSAGE_BYTES)?..)?;
+    let (nanos, _) = body.split_first_chunk::<8>()?;
+    let due = Duration::from_nanos(u64::from_le_bytes(*nanos));
+    Some(epoch.elapsed().saturating_sub(due).as_secs_f64() * 1e6)
+}
+
+fn rest_until(moment: Instant) {
+    loop {
+        let left = moment.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::park_timeout(left);
+    }
+}
+
+/// Ends a server, as it should be ended or as a crash does it, and measures how long it takes
+/// to be there again: until it tells how many messages it has.
+fn start_again(run: &mut Run<'_>, filled: Filled, is_clean: bool, count: &str) -> Result<Filled> {
+    check_interrupt()?;
+    let Filled { contender, stage: Stage { server, folder } } = filled;
+    if is_clean {
+        server.end()?;
+    } else {
+        drop(server);
+    }
+    let started = Instant::now();
+    let server = Server::start(run.programs, contender.who, contender.store, folder.path())?;
+    let system = contender.who.system();
+    let stored = system.stored(&mut system.connect(server.address())?, HISTORY)?;
+    let took = started.elapsed();
+    if stored < run.plan.stored {
+        return Err(format!("{}: only {stored} are there again", contender.name()).into());
+    }
+    let measured = Measured {
+        figure: took.as_secs_f64() * 1e6,
+        server_cpu: server.cpu_time()?.as_secs_f64(),
+        peak_bytes: server.resident_bytes_max()? as f64,
+        ..Measured::default()
+    };
+    let after = if is_clean { "a clean end" } else { "kill -9" };
+    let title = format!("start with {count} messages after {after}");
+    run.add("start", (&title, Counts::Micros), &contender, measured);
+    Ok(Filled { contender, stage: Stage { server, folder } })
+}
+
+/// A large number in words.
+pub(super) fn count_name(count: u64) -> String {
+    match count {
+        _ if count >= 1_000_000 && count.is_multiple_of(1_000_000) => {
+            format!("{} million", count / 1_000_000)
+        }
+        _ if count >= 10_000 && count.is_multiple_of(1000) => format!("{},000", count / 1000),
+        _ => count.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_tells_how_long_ago_it_was_due() {
+        let epoch = Instant::now() - Duration::from_secs(3);
+        let mut bytes = vec![9; 64 + MESSAGE_BYTES];
+        bytes[64..72].copy_from_slice(&1_000_000_000_u64.to_le_bytes());
+        assert!(age_micros(&bytes, epoch).unwrap() >= 2e6);
+        assert_eq!(age_micros(&bytes[..10], epoch), None);
+    }
+
+    #[test]
+    fn counts_are_told_in_words() {
+        assert_eq!([5_000_000, 200_000, 2000].map(count_name), ["5 million", "200,000", "2000"]);
+    }
+}
