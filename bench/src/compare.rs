@@ -10,6 +10,7 @@
 
 mod about;
 mod chart;
+mod groups;
 mod limits;
 mod link;
 mod live;
@@ -128,6 +129,7 @@ fn measure(args: &CompareArgs, dir: Option<&Path>) -> Result<Report> {
             Work::Durable => publish::acked(&mut run)?,
             Work::Stored => stored::all(&mut run)?,
             Work::Idle => many::connections(&mut run)?,
+            Work::Groups => groups::all(&mut run)?,
             Work::Topics => many::topics(&mut run)?,
         }
     }

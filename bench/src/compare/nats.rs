@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::link::{Dialect, Link, Seen};
-use super::systems::{Part, Store, System, To};
+use super::systems::{Group, Groups, Part, Store, System, To};
 use crate::benches::store::Result;
 
 /// The subscription on which answers come.
@@ -112,6 +112,10 @@ impl System for Nats {
         true
     }
 
+    fn groups(&self) -> Option<&dyn Groups> {
+        Some(self)
+    }
+
     fn following(&self) -> Box<dyn Dialect> {
         Box::new(Lines)
     }
@@ -120,6 +124,88 @@ impl System for Nats {
         let head = format!("MSG {topic} 2 {}\r\n", body.len());
         Ok([head.as_bytes(), body, b"\r\n"].concat().repeat(count))
     }
+}
+
+/// A pull consumer with explicit acks, otherwise with the server's defaults.
+impl Groups for Nats {
+    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<()> {
+        let (stream, name) = (stream(group.topic), group.name);
+        let consumer = json!({
+            "stream_name": stream,
+            "config": { "durable_name": name, "ack_policy": "explicit", "deliver_policy": "all" },
+        });
+        let what = format!("CONSUMER.DURABLE.CREATE.{stream}.{name}");
+        ask(link, &what, &consumer.to_string()).map(|_| ())
+    }
+
+    fn join(&self, link: &mut Link, group: Group<'_>, _: usize) -> Result<()> {
+        let inbox = format!("{}.pull", link.inbox);
+        link.send(format!("SUB {inbox} 2\r\n").as_bytes())?;
+        let body = json!({ "batch": group.batch, "expires": PULL_NANOS }).to_string();
+        let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", stream(group.topic), group.name);
+        let pull = format!("PUB {next} {inbox} {}\r\n{body}\r\n", body.len()).into_bytes();
+        let mut pulls = Pulls { pull, batch: group.batch, asked: 0, acks: Vec::new() };
+        let mut first = Vec::new();
+        pulls.owes(&mut first);
+        link.dialect = Box::new(pulls);
+        link.send(&first)
+    }
+
+    fn left(&self, link: &mut Link, group: Group<'_>) -> Result<u64> {
+        let what = format!("CONSUMER.INFO.{}.{}", stream(group.topic), group.name);
+        let info = ask(link, &what, "")?;
+        let count = |field: &str| info[field].as_u64().ok_or_else(|| format!("no {field}: {info}"));
+        Ok(count("num_pending")? + count("num_ack_pending")?)
+    }
+}
+
+/// How long a pull may wait: at the end of a run members wait for nothing that long.
+const PULL_NANOS: u64 = 200_000_000;
+
+/// A member's side: acks for what came, and the next pull while the last is half taken.
+struct Pulls {
+    pull: Vec<u8>,
+    batch: usize,
+    asked: usize,
+    acks: Vec<u8>,
+}
+
+impl Dialect for Pulls {
+    fn take(&mut self, bytes: &[u8], seen: &mut Seen<'_>) -> Result<usize> {
+        let mut at = 0;
+        while let Some((len, item)) = item(&bytes[at..])? {
+            at += len;
+            match item {
+                Item::Message { subscription: ANSWERS, .. } => seen.answers += 1,
+                Item::Message { reply, .. } => {
+                    seen.messages += 1;
+                    self.asked = self.asked.saturating_sub(1);
+                    self.acks.extend_from_slice(b"PUB ");
+                    self.acks.extend_from_slice(reply);
+                    self.acks.extend_from_slice(b" 4\r\n+ACK\r\n");
+                }
+                // The pull's time is over, with so many messages of it not sent.
+                Item::Status { head } => self.asked = self.asked.saturating_sub(not_sent(head)),
+                Item::Other => {}
+            }
+        }
+        Ok(at)
+    }
+
+    fn owes(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.acks);
+        if self.asked <= self.batch / 2 {
+            out.extend_from_slice(&self.pull);
+            self.asked += self.batch;
+        }
+    }
+}
+
+/// How many messages a status says were not sent; all that could be, if it does not say.
+fn not_sent(head: &[u8]) -> usize {
+    let head = String::from_utf8_lossy(head);
+    let pending = head.lines().find_map(|line| line.strip_prefix("Nats-Pending-Messages:"));
+    pending.and_then(|count| count.trim().parse().ok()).unwrap_or(usize::MAX)
 }
 
 /// Makes a stream in files for all subjects of a pattern.
@@ -170,6 +256,7 @@ fn ask(link: &mut Link, what: &str, body: &str) -> Result<Value> {
 enum Item<'a> {
     Message {
         subscription: &'a [u8],
+        reply: &'a [u8],
         body: &'a [u8],
     },
     /// A status without a body: nobody answers, or a pull ended.
@@ -196,6 +283,8 @@ fn item(bytes: &[u8]) -> Result<Option<(usize, Item<'_>)>> {
     let words: [&[u8]; 3] =
         [words.next(), words.next(), words.next()].map(Option::unwrap_or_default);
     let given = words.iter().filter(|word| !word.is_empty()).count();
+    let numbers = if with_headers { 2 } else { 1 };
+    let reply: &[u8] = if given > numbers { words[0] } else { b"" };
     let total = number(words[given.max(1) - 1])?;
     let headers = if with_headers { number(words[given.max(2) - 2])? } else { 0 };
     let Some(whole) = bytes.get(head..head + total + 2) else { return Ok(None) };
@@ -204,7 +293,7 @@ fn item(bytes: &[u8]) -> Result<Option<(usize, Item<'_>)>> {
         return Ok(Some((len, Item::Status { head: &whole[..headers] })));
     }
     let body = whole.get(headers..total).ok_or("headers longer than their message")?;
-    Ok(Some((len, Item::Message { subscription, body })))
+    Ok(Some((len, Item::Message { subscription, reply, body })))
 }
 
 fn line(bytes: &[u8]) -> Option<&[u8]> {
@@ -281,6 +370,20 @@ mod tests {
         let (len, item) = super::item(headers).unwrap().unwrap();
         assert_eq!(len, headers.len());
         assert!(matches!(item, Item::Message { body: b"z", .. }));
+    }
+
+    #[test]
+    fn a_member_acks_what_came_and_pulls_again_when_half_is_taken() {
+        let mut pulls = Pulls { pull: b"P".to_vec(), batch: 2, asked: 2, acks: Vec::new() };
+        let mut seen = Seen::default();
+        let mut out = Vec::new();
+        pulls.take(b"MSG a 2 $JS.ACK.7 1\r\nz\r\n", &mut seen).unwrap();
+        pulls.owes(&mut out);
+        assert_eq!(out, b"PUB $JS.ACK.7 4\r\n+ACK\r\nP");
+        assert_eq!((seen.messages, pulls.asked), (1, 3));
+        let status = b"HMSG i 2 59 59\r\nNATS/1.0 408 Timeout\r\nNats-Pending-Messages: 3\r\n\r\n1234567\r\n";
+        assert_eq!(not_sent(&status[16..]), 3);
+        assert_eq!(not_sent(b"NATS/1.0 404\r\n\r\n"), usize::MAX);
     }
 
     #[test]

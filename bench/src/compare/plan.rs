@@ -21,6 +21,8 @@ pub(super) enum Work {
     Idle,
     /// Memory of topics.
     Topics,
+    /// Groups: taking messages and acknowledging each.
+    Groups,
 }
 
 /// Sizes, times and rounds.
@@ -41,6 +43,8 @@ pub(super) struct Plan {
     pub(super) shapes: Vec<(usize, usize)>,
     /// Stored messages.
     pub(super) stored: u64,
+    /// Stored messages that a group takes.
+    pub(super) grouped: u64,
     pub(super) connections: usize,
     pub(super) topics: usize,
     /// Streams of JetStream, which are made more slowly and take more memory.
@@ -60,6 +64,7 @@ impl Plan {
             sizes_acked: vec![128, 1024],
             shapes: vec![(1, 1), (1, 10), (1, 100), (8, 1)],
             stored: 5_000_000,
+            grouped: 300_000,
             connections: 10_000,
             topics: 100_000,
             streams: 5_000,
@@ -75,6 +80,7 @@ impl Plan {
             time: Duration::from_millis(200),
             sizes_acked: vec![128],
             stored: 200_000,
+            grouped: 30_000,
             connections: 1_000,
             topics: 10_000,
             streams: 500,
@@ -92,6 +98,7 @@ impl Plan {
             sizes: vec![16, 128],
             shapes: vec![(1, 1), (2, 1), (1, 3)],
             stored: 2_000,
+            grouped: 500,
             connections: 20,
             topics: 50,
             streams: 10,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::link::{Dialect, Link, Seen};
-use super::systems::{HISTORY_BATCH, Part, Store, System, To};
+use super::systems::{Group, Groups, HISTORY_BATCH, Part, Store, System, To};
 use crate::benches::store::Result;
 
 /// redis-server.
@@ -37,6 +37,7 @@ impl System for Redis {
             topic: topic.as_bytes().to_vec(),
             last_id: b"0-0".to_vec(),
             is_due: true,
+            ..Replies::default()
         };
         link.dialect = Box::new(reading);
         let mut first = Vec::new();
@@ -79,12 +80,65 @@ impl System for Redis {
         false
     }
 
+    fn groups(&self) -> Option<&dyn Groups> {
+        Some(self)
+    }
+
     fn following(&self) -> Box<dyn Dialect> {
         Box::new(Replies { arrays: Arrays::Pushes, ..Replies::default() })
     }
 
     fn deliveries(&self, topic: &str, body: &[u8], count: usize) -> Result<Vec<u8>> {
         Ok(command(&[b"message", topic.as_bytes(), body]).repeat(count))
+    }
+}
+
+impl Groups for Redis {
+    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<()> {
+        let (topic, name) = (group.topic.as_bytes(), group.name.as_bytes());
+        link.send(&command(&[b"XGROUP", b"CREATE", topic, name, b"0"]))?;
+        link.parse(|bytes| Ok(skip(bytes)?.map(|len| (len, ()))))
+    }
+
+    fn join(&self, link: &mut Link, group: Group<'_>, member: usize) -> Result<()> {
+        let (topic, name) = (group.topic.as_bytes(), group.name.as_bytes());
+        let (member, count) = (member.to_string(), group.batch.to_string());
+        let take = command(&[
+            b"XREADGROUP",
+            b"GROUP",
+            name,
+            member.as_bytes(),
+            b"COUNT",
+            count.as_bytes(),
+            b"STREAMS",
+            topic,
+            b">",
+        ]);
+        let group = Member { topic: topic.to_vec(), name: name.to_vec(), take, ids: Vec::new() };
+        let mut member = Replies {
+            arrays: Arrays::Stream,
+            is_due: true,
+            member: Some(group),
+            ..Replies::default()
+        };
+        let mut first = Vec::new();
+        member.owes(&mut first);
+        link.dialect = Box::new(member);
+        link.send(&first)
+    }
+
+    fn left(&self, link: &mut Link, group: Group<'_>) -> Result<u64> {
+        let (topic, name) = (group.topic.as_bytes(), group.name.as_bytes());
+        link.send(&command(&[b"XPENDING", topic, name]))?;
+        link.parse(|bytes| {
+            let Some(len) = skip(bytes)? else { return Ok(None) };
+            let mut walk = Walk { bytes };
+            walk.array()?;
+            match walk.line()? {
+                [b':', digits @ ..] => Ok(Some((len, length(digits)? as u64))),
+                other => Err(format!("redis: {}", String::from_utf8_lossy(other)).into()),
+            }
+        })
     }
 }
 
@@ -153,6 +207,15 @@ struct Replies {
     topic: Vec<u8>,
     last_id: Vec<u8>,
     is_due: bool,
+    member: Option<Member>,
+}
+
+/// A member of a group: what it took and has not acknowledged.
+struct Member {
+    topic: Vec<u8>,
+    name: Vec<u8>,
+    take: Vec<u8>,
+    ids: Vec<Vec<u8>>,
 }
 
 /// Walks over values that are known to be all there.
@@ -209,7 +272,9 @@ impl Replies {
                 for entry in 0..entries {
                     walk.array()?;
                     let id = walk.word()?;
-                    if entry + 1 == entries {
+                    if let Some(member) = &mut self.member {
+                        member.ids.push(id.to_vec());
+                    } else if entry + 1 == entries {
                         self.last_id = id.to_vec();
                     }
                     walk.array()?;
@@ -244,6 +309,17 @@ impl Dialect for Replies {
 
     fn owes(&mut self, out: &mut Vec<u8>) {
         if !std::mem::take(&mut self.is_due) {
+            return;
+        }
+        if let Some(member) = &mut self.member {
+            let taken = std::mem::take(&mut member.ids);
+            if !taken.is_empty() {
+                let head: [&[u8]; 3] = [b"XACK", &member.topic, &member.name];
+                let words: Vec<&[u8]> =
+                    head.into_iter().chain(taken.iter().map(Vec::as_slice)).collect();
+                out.extend(command(&words));
+            }
+            out.extend_from_slice(&member.take);
             return;
         }
         let count = HISTORY_BATCH.to_string();

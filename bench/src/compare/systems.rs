@@ -41,6 +41,15 @@ impl fmt::Display for Store {
     }
 }
 
+/// A group whose members share the messages of a topic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group<'a> {
+    pub(super) topic: &'a str,
+    pub(super) name: &'a str,
+    /// Messages that a member takes at once.
+    pub(super) batch: usize,
+}
+
 /// How one speaks with a system.
 pub(super) trait System: Sync {
     /// A connection after all greetings.
@@ -87,11 +96,28 @@ pub(super) trait System: Sync {
     /// Whether one connection can both publish and follow.
     fn is_two_way(&self) -> bool;
 
+    /// What is needed for work with groups, where there are any.
+    fn groups(&self) -> Option<&dyn Groups> {
+        None
+    }
+
     /// What the bytes of one who follows mean.
     fn following(&self) -> Box<dyn Dialect>;
 
     /// What a follower is sent for so many messages, as bytes: for a look at the reader alone.
     fn deliveries(&self, topic: &str, body: &[u8], count: usize) -> Result<Vec<u8>>;
+}
+
+/// Groups: each message to one member, which acknowledges it.
+pub(super) trait Groups: Sync {
+    /// Makes a group that begins with the first stored message.
+    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<()>;
+
+    /// Becomes a member: from now on, what is received is acknowledged at once.
+    fn join(&self, link: &mut Link, group: Group<'_>, member: usize) -> Result<()>;
+
+    /// Messages that were not taken, or not acknowledged as far as the server has seen.
+    fn left(&self, link: &mut Link, group: Group<'_>) -> Result<u64>;
 }
 
 /// Where a publish goes.
