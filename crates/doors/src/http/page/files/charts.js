@@ -16,31 +16,33 @@ function scaled(points, length, max, height) {
   });
 }
 
+/** A single point has nothing to draw a line from: it rises from nothing. */
+function ofTwo(points) {
+  return points.length === 1 ? [0, ...points] : points;
+}
+
 function path(points) {
   return points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 }
 
 /** A line without axes, for a table. */
 export function sparkline(length = 60, height = 22) {
+  const ground = svg("path", { class: "grid", d: `M0 ${height - 2}H${WIDTH}` });
   const area = svg("path", { class: "area" });
   const line = svg("path", { class: "line" });
   const element = svg("svg", {
     class: "spark", viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none",
     "aria-hidden": "true",
-  }, area, line);
+  }, ground, area, line);
   return {
     element,
     update(points) {
-      const shown = points ?? [];
+      const shown = ofTwo(points ?? []);
       const max = Math.max(0, ...shown);
-      const flat = max === 0 ? [0, 0] : shown;
-      const placed = flat === shown
-        ? scaled(shown, length, max, height)
-        : [[0, height - 2], [WIDTH, height - 2]];
-      mark(element, "data-flat", max === 0);
+      const placed = max === 0 ? [] : scaled(shown, length, max, height);
+      const begin = placed[0]?.[0].toFixed(1);
       mark(line, "d", path(placed));
-      mark(area, "d", max === 0 ? "" :
-        `${path(placed)}L${WIDTH} ${height}L${placed[0][0].toFixed(1)} ${height}Z`);
+      mark(area, "d", max === 0 ? "" : `${path(placed)}L${WIDTH} ${height}L${begin} ${height}Z`);
     },
   };
 }
@@ -101,10 +103,10 @@ export function chart({ what, series, format, length: most = 300, height = 96 })
       const max = Math.max(0, ...shown.flat().map((each) => each ?? 0));
       say(top, max > 0 ? format(max) : "");
       shown.forEach((each, at) => {
-        const placed = scaled(each, length, max, height);
+        const placed = scaled(ofTwo(each), length, max, height);
         mark(shapes[at].line, "d", path(placed));
         const begin = placed[0]?.[0].toFixed(1);
-        mark(shapes[at].area, "d", each.length > 1 && max > 0
+        mark(shapes[at].area, "d", each.length > 0 && max > 0
           ? `${path(placed)}L${WIDTH} ${height}L${begin} ${height}Z`
           : null);
       });

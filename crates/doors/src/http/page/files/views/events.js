@@ -43,6 +43,7 @@ export function open(place, page) {
   });
   const summary = h("p", { class: "summary" });
   const list = h("ol", { class: "events large" });
+  const empty = h("p", { class: "empty" });
   const lines = new Lines(list, (row) => ({
     element: h("li", {}, h("time", { title: moment(row.time_ms) }, clock(row.time_ms)),
       h("code", { class: "kind", "data-kind": row.event.split(".")[0] }, row.event),
@@ -56,10 +57,10 @@ export function open(place, page) {
     const found = rows.filter((row) =>
       `${row.event} ${sentence(row)}`.toLowerCase().includes(wanted)).reverse();
     lines.show(found);
-    say(summary, total === 0
-      ? "Nothing has happened since this page looks."
-      : `${plural(total, "event")} since this page looks` +
-        (found.length < total ? `, ${count(found.length)} shown` : ""));
+    empty.hidden = found.length > 0;
+    say(empty, total === 0 ? "Nothing has happened since this page looks." : "No event is like that.");
+    say(summary, total === 0 ? "" : `${plural(total, "event")} since this page looks` +
+      (found.length < total ? `, ${count(found.length)} shown` : ""));
   };
   filter.addEventListener("input", () => {
     page.remember({ filter: filter.value });
@@ -69,7 +70,7 @@ export function open(place, page) {
     element: h("div", {},
       h("div", { class: "lead" }, h("h1", {}, "Events")),
       h("div", { class: "tools" }, filter, summary),
-      h("section", { class: "panel flush" }, list)),
+      h("section", { class: "panel flush" }, list, empty)),
     query: { show: "events" },
     update({ events }) {
       if (!events) return;

@@ -44,7 +44,7 @@ export function open(place, page) {
     } else cell.append(column.name);
     return cell;
   });
-  const table = h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads)), body);
+  const table = h("table", { class: "list topics-list" }, h("thead", {}, h("tr", {}, heads)), body);
   const lines = new Lines(body, () => line());
   const pages = pager((to) => choose({ page: to }));
   const empty = h("p", { class: "empty" });
