@@ -33,8 +33,11 @@ use crate::native::server::Shared;
 use crate::native::stream::Stream;
 use crate::sessions::Session;
 
-/// Bytes read at once: enough for many small frames.
-const READ_BYTES: usize = 64 * 1024;
+/// Bytes read at once, at first: enough for a question. Large buffers that come and go would
+/// leave holes in the memory between connections that stay.
+const READ_BYTES_MIN: usize = 2 * 1024;
+/// Bytes read at once from who sends more than that: enough for many small frames.
+const READ_BYTES_MAX: usize = 64 * 1024;
 /// Frames handled before their answers are written.
 const FRAMES_AT_ONCE: usize = 256;
 /// Bytes written before other connections get their turn: a reader of history must not keep
@@ -57,6 +60,8 @@ pub(crate) struct Connection {
     stream: Stream,
     limit: FrameLimit,
     input: BytesMut,
+    /// How much is read at once; it follows what comes.
+    read_bytes: usize,
     output: Output,
     stage: Stage,
     /// Publishes whose acks are not out yet, in order.
@@ -134,16 +139,17 @@ impl Connection {
         session: Arc<Session>,
         stream: Stream,
         too_many: bool,
-    ) -> Self {
+    ) -> Box<Self> {
         let now = Instant::now();
         let hello_by = now + shared.options.hello_timeout;
         let limit = FrameLimit::at_most(shared.options.frame_bytes_max);
-        let mut connection = Self {
+        let mut connection = Box::new(Self {
             shared,
             session,
             stream,
             limit,
             input: BytesMut::new(),
+            read_bytes: READ_BYTES_MIN,
             output: Output::default(),
             stage: Stage::New,
             publishes: VecDeque::new(),
@@ -158,26 +164,33 @@ impl Connection {
             hello_by,
             last_heard: now,
             last_written: now,
-        };
+        });
         if too_many {
             connection.end_with(ErrorCode::TooManyConnections, "too many connections", Ids::NONE);
         }
         connection
     }
 
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(mut self: Box<Self>) {
         let shared = Arc::clone(&self.shared);
         let ended = tokio::select! {
             biased;
             ended = poll_fn(|context| self.poll(context)) => Some(ended),
             () = shared.closed() => None,
         };
+        // In a box of its own: what an end needs is no cost of those who stay.
+        Box::pin(self.wind_up(ended)).await;
+    }
+
+    /// Ends it: after what is owed went out, if the door is closing.
+    async fn wind_up(mut self: Box<Self>, ended: Option<End>) {
         let ended = match ended {
             Some(ended) => ended,
             None => {
                 self.drain();
+                let drain = self.shared.options.drain;
                 let rest = poll_fn(|context| self.poll(context));
-                match tokio::time::timeout(shared.options.drain, rest).await {
+                match tokio::time::timeout(drain, rest).await {
                     Ok(ended) => ended,
                     Err(_) => {
                         self.stop();
@@ -206,7 +219,8 @@ impl Connection {
         loop {
             dropped.clear();
             let read =
-                poll_fn(|context| self.stream.poll_read(context, &mut dropped, READ_BYTES)).await;
+                poll_fn(|context| self.stream.poll_read(context, &mut dropped, READ_BYTES_MIN))
+                    .await;
             if !read.is_ok_and(|bytes| bytes > 0) {
                 return;
             }
@@ -306,9 +320,9 @@ impl Connection {
         if handled > 0 {
             return Ok(true);
         }
-        let missing = Decoder::new(self.limit).missing(&self.input).unwrap_or(READ_BYTES);
+        let missing = Decoder::new(self.limit).missing(&self.input).unwrap_or(self.read_bytes);
         // No more room than has come already: a length is a promise.
-        let room = missing.min(self.input.len()).max(READ_BYTES);
+        let room = missing.min(self.input.len()).max(self.read_bytes);
         match self.stream.poll_read(context, &mut self.input, room) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => {
@@ -316,7 +330,12 @@ impl Connection {
                 self.finish();
                 Ok(true)
             }
-            Poll::Ready(Ok(_)) => {
+            Poll::Ready(Ok(read)) => {
+                self.read_bytes = match read {
+                    _ if read >= room => (room * 4).min(READ_BYTES_MAX),
+                    _ if read < self.read_bytes / 8 => (room / 2).max(READ_BYTES_MIN),
+                    _ => self.read_bytes,
+                };
                 self.last_heard = Instant::now();
                 Ok(true)
             }
