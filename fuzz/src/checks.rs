@@ -6,7 +6,8 @@
 use bytes::{Bytes, BytesMut};
 use gapless_core::{Position, Record, Records, RecordsBuilder};
 use gapless_protocol::{
-    Decoder, Frame, FrameLimit, Kind, Messages, PartAck, SplitLimit, Verb, cut_messages, split,
+    Decoder, Frame, FrameLimit, GroupMessages, Kind, Messages, PartAck, SplitLimit, Verb, Which,
+    cut_leased, cut_messages, split,
 };
 
 /// Frames: decoding takes no memory, goes on after any byte, and can be undone.
@@ -96,11 +97,20 @@ fn verb(frame: &Frame) {
     // Settings may leave out what is the default; everything else has one form only.
     let has_settings = matches!(
         verb.kind(),
-        Kind::TopicCreate | Kind::TopicConfigure | Kind::TopicInfo | Kind::TopicInfos
+        Kind::TopicCreate
+            | Kind::TopicConfigure
+            | Kind::TopicInfo
+            | Kind::TopicInfos
+            | Kind::GroupCreate
+            | Kind::GroupConfigure
+            | Kind::GroupInfo
+            | Kind::GroupInfos
     );
     assert!(has_settings || again == *frame, "{verb:?}");
-    if let Verb::Messages(messages) = verb {
-        delivery(messages);
+    match verb {
+        Verb::Messages(messages) => delivery(messages),
+        Verb::GroupMessages(messages) => leased(messages),
+        _ => {}
     }
 }
 
@@ -124,6 +134,28 @@ fn items(verb: &Verb) -> usize {
             list.clients.capacity() + follows.sum::<usize>()
         }
         Verb::Messages(messages) => messages.batches.parts().count(),
+        Verb::GroupMessages(messages) => {
+            messages.batches.parts().count() + messages.leases.capacity()
+        }
+        Verb::GroupAck(ack) => match &ack.which {
+            Which::Leases(leases) => leases.capacity(),
+            Which::Through(_) => 0,
+        },
+        Verb::GroupNack(nack) => nack.leases.capacity(),
+        Verb::GroupExtend(extend) => extend.leases.capacity(),
+        Verb::GroupTerminate(terminate) => terminate.leases.capacity(),
+        Verb::GroupStep(step) => {
+            let acks = step.acks.iter().map(|ack| ack.leases.capacity()).sum::<usize>();
+            acks + step.acks.capacity()
+                + step.commit.parts.capacity()
+                + step.commit.cells.capacity()
+        }
+        Verb::GroupInfo(info) => info.members.capacity(),
+        Verb::GroupInfos(infos) => {
+            let members = infos.groups.iter().map(|info| info.members.capacity());
+            infos.groups.capacity() + members.sum::<usize>()
+        }
+        Verb::Letters(letters) => letters.letters.capacity(),
         _ => 0,
     }
 }
@@ -155,6 +187,24 @@ fn delivery(messages: Messages) {
         rest = after;
     }
     assert_eq!(next, to.next());
+}
+
+/// Cutting leased messages from outside never panics, ends, and leases each exactly once.
+fn leased(messages: GroupMessages) {
+    let count = messages.count();
+    let (mut seen, mut last) = (0, None);
+    let mut rest = Some(messages);
+    while let Some(messages) = rest.take() {
+        let Ok((front, after)) = cut_leased(messages, 512, |_| 0) else { return };
+        assert!(!front.leases.is_empty(), "each frame leads on");
+        for lease in &front.leases {
+            assert!(last.is_none_or(|last| last < lease.first));
+            last = Some(lease.last);
+        }
+        seen += front.count();
+        rest = after;
+    }
+    assert_eq!(seen, count);
 }
 
 /// Core's records: what can be parsed is what its count says, and can be made again.

@@ -1,8 +1,8 @@
 //! The one list of frame kinds.
 //!
 //! A number once given is never given to another kind. Each family has sixteen numbers of its
-//! own, so that it can grow; groups and jobs have theirs already, though nothing here decodes
-//! them yet. 240 to 255 are for private trials and will never have a meaning.
+//! own, so that it can grow; jobs have theirs already, though nothing here decodes them yet.
+//! 240 to 255 are for private trials and will never have a meaning.
 
 /// Who may send a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,18 +121,20 @@ kinds! {
     72 Stats Client "Asks for numbers about the server.",
     73 StatsText Server "Numbers about the server, as JSON.",
 
-    80 GroupJoin Client "Reserved: becomes a member of a group.",
-    81 GroupJoined Server "Reserved: the answer to a join.",
-    82 GroupLeave Client "Reserved: is a member no longer.",
-    83 GroupLeft Server "Reserved: the answer to a leave.",
-    84 GroupMessages Server "Reserved: leased messages.",
-    85 GroupAck Client "Reserved: leased messages are done.",
-    86 GroupNack Client "Reserved: leased messages are to come again.",
-    87 GroupExtend Client "Reserved: leases are to last longer.",
-    88 GroupTerminate Client "Reserved: leased messages are to go to the dead letters.",
-    89 GroupStep Client "Reserved: acks, publishes and cells in one step.",
-    90 GroupDone Server "Reserved: the answer to ack, nack, extend, terminate and step.",
-    91 GroupCredit Client "Reserved: allows more to be leased.",
+    80 GroupJoin Client "Becomes a member of a group.",
+    81 GroupJoined Server "A membership is made.",
+    82 GroupLeave Client "Ends a membership.",
+    83 GroupLeft Server "A membership is ended; nothing of it comes any more.",
+    84 GroupMessages Server "Leased messages of one topic.",
+    85 GroupAck Client "Leased messages are done.",
+    86 GroupNack Client "Leased messages are to come again.",
+    87 GroupExtend Client "Leases are to last longer.",
+    88 GroupTerminate Client "Leased messages are to go to the dead letters.",
+    89 GroupStep Client "Acks, messages for several topics, and cells: all or nothing.",
+    90 GroupDone Server "What became of an ack, nack, extend or terminate.",
+    91 GroupCredit Client "How many messages may be in flight with a member.",
+    92 GroupRole Server "Whether a member of an ordered group gets the messages, or stands by.",
+    93 GroupGap Server "Messages of a group's source that are gone, and why.",
 
     96 JobClientHello Client "Reserved: a client of jobs, with its cap.",
     97 JobWorkerHello Client "Reserved: a worker, with its pattern.",
@@ -143,11 +145,28 @@ kinds! {
     102 JobCancel Both "Reserved: a job is not wanted any more.",
     103 JobProgress Both "Reserved: how far a job is.",
     104 JobCredit Client "Reserved: how many jobs a worker would take.",
+
+    112 GroupCreate Client "Makes a group.",
+    113 GroupConfigure Client "Gives a group other settings.",
+    114 GroupDescribe Client "Asks what a group is and how it stands.",
+    115 GroupList Client "Asks for the groups that match a pattern.",
+    116 GroupDelete Client "Removes a group with its dead letters.",
+    117 GroupPause Client "Lets a group hand out nothing more.",
+    118 GroupResume Client "Lets a group go on, after a pause or over a gap.",
+    119 GroupReset Client "Lets a group begin anew somewhere else.",
+    120 GroupInfo Server "What a group is and how it stands.",
+    121 GroupInfos Server "What several groups are and how they stand.",
+    122 LetterList Client "Asks for dead letters of a group.",
+    123 LetterRead Client "Asks for one dead letter.",
+    124 LetterRedrive Client "Puts dead letters back into their topics.",
+    125 LetterRemove Client "Removes dead letters.",
+    126 Letters Server "Dead letters.",
+    127 LettersMoved Server "How many dead letters were driven again or removed.",
 }
 
 impl Kind {
     /// Whether the number is only kept for later: no version has such a verb yet.
     pub fn is_reserved(self) -> bool {
-        self.number() >= Self::GroupJoin.number()
+        (Self::JobClientHello..=Self::JobCredit).contains(&self)
     }
 }

@@ -41,13 +41,23 @@ pub use frame::{
 };
 pub use gapless_core::Token;
 pub use kind::{Kind, Side};
-pub use pack::cut_messages;
-pub use split::{SplitError, SplitLimit, cut, split};
+pub use pack::{cut_leased, cut_messages};
+pub use split::{SplitError, SplitLimit, cut, only, split};
 pub use verb::{EncodeError, Verb, VerbError};
 pub use verbs::ack::{Known, PartAccepted, PartAck, PublishAck, Rejection};
 pub use verbs::follow::{
     Credit, Ended, GapCode, GapNotice, Messages, Place, PlaceRange, RecoveryComplete,
     RecoveryResponse, StartFrom, Subscribe, Subscribed, Unsubscribe, Unsubscribed,
+};
+pub use verbs::group::{
+    Confirm, GroupAck, GroupCredit, GroupDone, GroupExtend, GroupGap, GroupJoin, GroupJoined,
+    GroupLeave, GroupLeft, GroupMessages, GroupNack, GroupRole, GroupStep, GroupTerminate,
+    LostSeqs, StepAck, Which,
+};
+pub use verbs::group_admin::{
+    GroupConfigure, GroupCreate, GroupDelete, GroupDescribe, GroupDoing, GroupInfo, GroupInfos,
+    GroupList, GroupPause, GroupReset, GroupResume, GroupTotals, Letter, LetterFilter, LetterList,
+    LetterRead, LetterRedrive, LetterRemove, Letters, LettersMoved, MemberInfo,
 };
 pub use verbs::lookup::{
     CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,

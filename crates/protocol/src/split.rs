@@ -90,6 +90,27 @@ pub fn cut(
     Ok((front, rest))
 }
 
+/// The batch with only those of its messages that are wanted, by position; it accounts for the
+/// same seqs. `None` when none is wanted; as it is when all are.
+///
+/// # Errors
+/// When the batch is damaged.
+pub fn only(
+    batch: &Batch,
+    mut wanted: impl FnMut(Position) -> bool,
+    checksum: Checksum,
+) -> Result<Option<Batch>, SplitError> {
+    let records = records_of(batch)?;
+    let position = |record: &Record<'_>| batch.header().position.plus(u64::from(record.offset));
+    let kept: Vec<Record<'_>> =
+        records.iter().filter(|record| wanted(position(record))).copied().collect();
+    Ok(match kept.len() {
+        0 => None,
+        count if count == records.len() => Some(batch.clone()),
+        _ => Some(rebuilt(batch, &kept, (0, batch.header().span), checksum)),
+    })
+}
+
 fn fits(batch: &Batch, limit: SplitLimit) -> bool {
     let header = batch.header();
     header.count == 0 || (batch.bytes().len() <= limit.bytes && header.count <= limit.messages)
@@ -162,11 +183,21 @@ fn piece(
     (from, to): (usize, usize),
     checksum: Checksum,
 ) -> Batch {
-    let whole = batch.header();
     let begin = if from == 0 { 0 } else { records[from].offset };
-    let end = records.get(to).map_or(whole.span, |next| next.offset);
+    let end = records.get(to).map_or(batch.header().span, |next| next.offset);
+    rebuilt(batch, &records[from..to], (begin, end), checksum)
+}
+
+/// A batch that accounts for the offsets from `begin` to before `end`, with these messages.
+fn rebuilt(
+    batch: &Batch,
+    records: &[Record<'_>],
+    (begin, end): (u32, u32),
+    checksum: Checksum,
+) -> Batch {
+    let whole = batch.header();
     let mut builder = RecordsBuilder::default();
-    for record in &records[from..to] {
+    for record in records {
         builder.push_record(&Record { offset: record.offset - begin, ..*record });
     }
     let made = builder.finish();

@@ -8,13 +8,14 @@
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::{
-    BatchError, Fate, MessageError, NameError, PatternError, RejectReason, SettingsError,
+    BatchError, Fate, GroupSettingsError, MessageError, NameError, PatternError, RejectReason,
+    SettingsError,
 };
 
 use crate::errors::ErrorCode;
 use crate::frame::{Frame, FrameError, FrameLimit, Head, Ids, put_frame};
 use crate::kind::Kind;
-use crate::verbs::{ack, follow, lookup, publish, session, topics};
+use crate::verbs::{ack, follow, group, group_admin, lookup, publish, session, topics};
 use crate::wire::{self, Reader};
 
 /// Why a frame is no verb. Nothing was done, and the connection can go on.
@@ -85,6 +86,9 @@ pub enum VerbError {
     /// The settings cannot be read or make no sense.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The settings of a group cannot be read or make no sense.
+    #[error(transparent)]
+    GroupSettings(#[from] GroupSettingsError),
     /// The messages cannot be read.
     #[error(transparent)]
     Records(#[from] BatchError),
@@ -109,7 +113,7 @@ impl VerbError {
             Self::NotOffered { .. } => ErrorCode::NotOffered,
             Self::Name(_) => ErrorCode::InvalidTopic,
             Self::Pattern(_) => ErrorCode::BadPattern,
-            Self::Settings(_) => ErrorCode::BadSettings,
+            Self::Settings(_) | Self::GroupSettings(_) => ErrorCode::BadSettings,
             Self::Records(_) | Self::Message { .. } | Self::NoMessage => ErrorCode::InvalidPayload,
             _ => ErrorCode::BadPayload,
         }
@@ -296,6 +300,36 @@ verbs! {
     ClientList lookup::ClientList,
     Stats lookup::Stats,
     StatsText lookup::StatsText,
+    GroupJoin group::GroupJoin,
+    GroupJoined group::GroupJoined,
+    GroupLeave group::GroupLeave,
+    GroupLeft group::GroupLeft,
+    GroupMessages group::GroupMessages,
+    GroupAck group::GroupAck,
+    GroupNack group::GroupNack,
+    GroupExtend group::GroupExtend,
+    GroupTerminate group::GroupTerminate,
+    GroupStep group::GroupStep,
+    GroupDone group::GroupDone,
+    GroupCredit group::GroupCredit,
+    GroupRole group::GroupRole,
+    GroupGap group::GroupGap,
+    GroupCreate group_admin::GroupCreate,
+    GroupConfigure group_admin::GroupConfigure,
+    GroupDescribe group_admin::GroupDescribe,
+    GroupList group_admin::GroupList,
+    GroupDelete group_admin::GroupDelete,
+    GroupPause group_admin::GroupPause,
+    GroupResume group_admin::GroupResume,
+    GroupReset group_admin::GroupReset,
+    GroupInfo group_admin::GroupInfo,
+    GroupInfos group_admin::GroupInfos,
+    LetterList group_admin::LetterList,
+    LetterRead group_admin::LetterRead,
+    LetterRedrive group_admin::LetterRedrive,
+    LetterRemove group_admin::LetterRemove,
+    Letters group_admin::Letters,
+    LettersMoved group_admin::LettersMoved,
 }
 
 impl Verb {

@@ -2,6 +2,8 @@
 
 pub mod ack;
 pub mod follow;
+pub mod group;
+pub mod group_admin;
 pub mod lookup;
 pub mod publish;
 pub mod session;

@@ -54,7 +54,7 @@ fn kinds_are_unique_and_in_their_ranges() {
     assert!(Kind::ALL.windows(2).all(|pair| pair[0].number() < pair[1].number()));
     for kind in Kind::ALL {
         assert_eq!(Kind::from_number(kind.number()), Some(*kind));
-        assert!((1..112).contains(&kind.number()));
+        assert!((1..128).contains(&kind.number()));
     }
     assert_eq!(Kind::from_number(0), None);
 }
@@ -94,7 +94,7 @@ fn the_page_shows_every_gap_reason() {
 
 #[test]
 fn the_page_shows_every_limit() {
-    let limits: [(&str, u64); 19] = [
+    let limits: [(&str, u64); 27] = [
         ("FRAME_BYTES_MAX", FRAME_BYTES_MAX as u64),
         ("FRAME_BYTES_MIN", FRAME_BYTES_MIN as u64),
         ("FRAME_HEAD_BYTES", FRAME_HEAD_BYTES as u64),
@@ -113,6 +113,14 @@ fn the_page_shows_every_limit() {
         ("MESSAGES_HEAD_BYTES", verbs::follow::MESSAGES_HEAD_BYTES as u64),
         ("CLIENTS_PAGE_MAX", verbs::lookup::CLIENTS_PAGE_MAX as u64),
         ("FOLLOWS_SHOWN_MAX", verbs::lookup::FOLLOWS_SHOWN_MAX as u64),
+        ("LEASES_MAX", verbs::group::LEASES_MAX as u64),
+        ("LEASE_BYTES_MAX", verbs::group::LEASE_BYTES_MAX as u64),
+        ("REASON_BYTES_MAX", verbs::group::REASON_BYTES_MAX as u64),
+        ("STEP_ACKS_MAX", verbs::group::STEP_ACKS_MAX as u64),
+        ("GROUPS_PAGE_MAX", verbs::group_admin::GROUPS_PAGE_MAX as u64),
+        ("MEMBERS_SHOWN_MAX", verbs::group_admin::MEMBERS_SHOWN_MAX as u64),
+        ("LETTERS_PAGE_MAX", verbs::group_admin::LETTERS_PAGE_MAX as u64),
+        ("WHY_BYTES_MAX", verbs::group_admin::WHY_BYTES_MAX as u64),
         ("BATCH_COUNT_MAX", u64::from(gapless_core::batch::BATCH_COUNT_MAX)),
     ];
     let shown: Vec<String> = table("## Limits").iter().map(|row| row[..2].join(" ")).collect();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{any, crc32c, samples};
+use common::{any, crc32c, groups, samples};
 use gapless_core::batch::{FLAG_HOLES, FLAG_IDS, FLAG_KEYS};
 use gapless_core::{Batch, Entry, Message, Position, Record, Seq};
 use gapless_protocol::*;
@@ -176,4 +176,39 @@ fn messages_of_no_journal_keep_the_token() {
         assert_eq!(front.last_position, token);
         assert_eq!(rest.unwrap().last_position, token);
     }
+}
+
+proptest! {
+    #[test]
+    fn leased_messages_come_whole_through_frames_of_any_size(
+        messages in groups::leased(),
+        bytes in 256..4096_usize,
+    ) {
+        let wanted = leased_positions(&messages);
+        let mut got = Vec::new();
+        let mut rest = Some(messages);
+        while let Some(messages) = rest.take() {
+            let Ok((front, after)) = cut_leased(messages, bytes, crc32c) else { return Ok(()) };
+            prop_assert!(!front.leases.is_empty());
+            got.extend(leased_positions(&front));
+            rest = after;
+        }
+        prop_assert_eq!(got, wanted);
+    }
+}
+
+/// The positions that are both leased and there, with their attempts.
+fn leased_positions(messages: &GroupMessages) -> Vec<(u64, u32)> {
+    let mut found = Vec::new();
+    for batch in messages.batches.iter() {
+        for record in batch.records() {
+            let position = batch.header().position.plus(u64::from(record.offset));
+            let named =
+                |lease: &&gapless_core::Lease| (lease.first..=lease.last).contains(&position);
+            if let Some(lease) = messages.leases.iter().find(named) {
+                found.push((position.0, lease.attempt));
+            }
+        }
+    }
+    found
 }

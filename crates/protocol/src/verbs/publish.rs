@@ -169,12 +169,19 @@ impl Fields for Commit {
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        ensure(self.options.expect.is_none(), "options")?;
-        PARTS.check(self.parts.len())?;
-        CELLS.check(self.cells.len())?;
         if self.parts.is_empty() && self.cells.is_empty() {
             return Err(VerbError::NoMessage);
         }
+        self.check_fields()
+    }
+}
+
+impl Commit {
+    /// All but that there is something in it.
+    pub(crate) fn check_fields(&self) -> Result<(), VerbError> {
+        ensure(self.options.expect.is_none(), "options")?;
+        PARTS.check(self.parts.len())?;
+        CELLS.check(self.cells.len())?;
         for part in &self.parts {
             check_expect(part.expect)?;
             check_records(&part.records)?;

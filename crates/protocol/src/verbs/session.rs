@@ -33,10 +33,16 @@ pub struct Features(pub u64);
 impl Features {
     /// Nothing beyond the version.
     pub const NONE: Self = Self(0);
-    /// Groups: kinds 80 to 95. No server of version 1 offers it yet.
+    /// Groups: kinds 80 to 95 and 112 to 127.
     pub const GROUPS: Self = Self(1);
     /// Jobs: kinds 96 to 111. No server of version 1 offers it yet.
     pub const JOBS: Self = Self(2);
+
+    /// Whether frames of this kind are a part of it.
+    pub fn holds(self, kind: u8) -> bool {
+        let groups = self.has(Self::GROUPS) && matches!(kind, 80..=95 | 112..=127);
+        groups || (self.has(Self::JOBS) && matches!(kind, 96..=111))
+    }
 
     /// What both can do.
     #[must_use]

@@ -230,7 +230,7 @@ fn acks() -> impl Strategy<Value = PublishAck> {
     ]
 }
 
-fn commit() -> impl Strategy<Value = Commit> {
+pub(crate) fn commit() -> impl Strategy<Value = Commit> {
     let part = (topic(), expect(), records()).prop_map(|(topic, expect, records)| CommitPart {
         topic,
         expect,
@@ -441,5 +441,6 @@ pub(crate) fn verb() -> impl Strategy<Value = Verb> {
         publishing().boxed(),
         following().boxed(),
         looking().boxed(),
+        super::groups::verb().boxed(),
     ]
 }

@@ -96,11 +96,11 @@ pub(crate) fn of(verb: &Verb) -> Value {
             json!({ "more": v.more, "clients": v.clients.iter().map(client).collect::<Vec<_>>() })
         }
         Verb::StatsText(v) => json!({ "json": v.json }),
-        other => panic!("{} has no meaning here yet", other.kind().name()),
+        other => super::groups::meaning(other),
     }
 }
 
-fn error(error: &ErrorAnswer) -> Value {
+pub(crate) fn error(error: &ErrorAnswer) -> Value {
     let fate = match error.fate {
         Fate::DidNotHappen => "did-not-happen",
         Fate::Unknown => "unknown",
@@ -159,7 +159,7 @@ fn message(message: &Message) -> Value {
 }
 
 /// The messages of records, read the way a batch is.
-fn messages(records: &Records) -> Vec<Value> {
+pub(crate) fn messages(records: &Records) -> Vec<Value> {
     let header = gapless_core::EntryHeader::new(EntryKind::Batch);
     let mut bytes = bytes::BytesMut::new();
     header.put(&mut bytes, &records.bytes, 0, |_| 0);
@@ -168,7 +168,7 @@ fn messages(records: &Records) -> Vec<Value> {
     batch.records().map(|record| message(&batch.message(&record))).collect()
 }
 
-fn batch(batch: &Batch) -> Value {
+pub(crate) fn batch(batch: &Batch) -> Value {
     let header = batch.header();
     let one = |record: gapless_core::Record<'_>| {
         let mut value = message(&batch.message(&record));
@@ -215,7 +215,7 @@ fn ack(part: &PartAck) -> Value {
     }
 }
 
-fn commit(v: &Commit) -> Value {
+pub(crate) fn commit(v: &Commit) -> Value {
     let part = |part: &CommitPart| {
         json!({
             "topic": part.topic.as_str(), "expect": expect(part.expect),

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod any;
+pub(crate) mod groups;
 pub(crate) mod meaning;
 pub(crate) mod samples;
 

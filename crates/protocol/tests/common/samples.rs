@@ -149,6 +149,7 @@ pub(crate) fn all() -> Vec<(&'static str, Verb)> {
     all.extend(publishing());
     all.extend(following());
     all.extend(looking());
+    all.extend(super::groups::all());
     all
 }
 

@@ -1,0 +1,761 @@
+//! Verbs about groups: make, set, look at, pause, reset, delete; and their dead letters.
+//!
+//! The group is the frame's subject in questions, and a field in answers. Settings are core's
+//! own bytes, so that a setting is described once. What members do is in `group.rs`.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::{BufMut, Bytes, BytesMut};
+use gapless_core::batch::put_varint;
+use gapless_core::group::Counts;
+use gapless_core::message::KEY_BYTES_MAX;
+use gapless_core::{
+    GroupSettings, GroupStart, Pattern, Position, Records, Seq, Timestamp, TopicName,
+};
+
+use crate::verb::{Fields, VerbError, no_subject};
+use crate::verbs::group::{LostSeqs, REASON_BYTES_MAX};
+use crate::verbs::session::NAME_TEXT_BYTES_MAX;
+use crate::wire::{List, Reader, at_most, ensure, exists, put_bytes, text};
+
+/// Most groups of one page.
+pub const GROUPS_PAGE_MAX: usize = 1024;
+/// Most members shown of one group.
+pub const MEMBERS_SHOWN_MAX: usize = 1024;
+/// Most dead letters of one page.
+pub const LETTERS_PAGE_MAX: usize = 1024;
+/// Longest explanation why a group does not move, in bytes.
+pub const WHY_BYTES_MAX: usize = 1024;
+
+const GROUPS: List = List { field: "groups", item_bytes_min: 160, count_max: GROUPS_PAGE_MAX };
+const MEMBERS: List = List { field: "members", item_bytes_min: 22, count_max: MEMBERS_SHOWN_MAX };
+const LETTERS: List = List { field: "letters", item_bytes_min: 40, count_max: LETTERS_PAGE_MAX };
+
+macro_rules! with_settings {
+    ($($(#[$doc:meta])* $name:ident)+) => {
+        $($(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            /// Which group.
+            pub group: TopicName,
+            /// What it shall be.
+            pub settings: GroupSettings,
+        }
+
+        impl Fields for $name {
+            fn subject(&self) -> &str {
+                self.group.as_str()
+            }
+
+            fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+                let group = TopicName::parse(subject)?;
+                Ok(Self { group, settings: GroupSettings::decode(&payload.rest())? })
+            }
+
+            fn put(&self, out: &mut BytesMut) {
+                out.put_slice(&settings_bytes(&self.settings));
+            }
+
+            fn check(&self) -> Result<(), VerbError> {
+                Ok(self.settings.validate()?)
+            }
+        })+
+    };
+}
+
+macro_rules! group_only {
+    ($($(#[$doc:meta])* $name:ident)+) => {
+        $($(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            /// Which group.
+            pub group: TopicName,
+        }
+
+        impl Fields for $name {
+            fn subject(&self) -> &str {
+                self.group.as_str()
+            }
+
+            fn take(subject: &str, _: &mut Reader) -> Result<Self, VerbError> {
+                Ok(Self { group: TopicName::parse(subject)? })
+            }
+
+            fn put(&self, _: &mut BytesMut) {}
+        })+
+    };
+}
+
+with_settings! {
+    /// Makes a group. One that is there with equal settings is fine. Answered by
+    /// [`GroupInfo`].
+    GroupCreate
+    /// Gives a group other settings, all of them; source, mode and start stay what they are.
+    /// Answered by [`GroupInfo`].
+    GroupConfigure
+}
+
+group_only! {
+    /// Asks what a group is and how it stands. Answered by [`GroupInfo`].
+    GroupDescribe
+    /// Removes a group with its dead letters. Answered by [`Done`](crate::Done).
+    GroupDelete
+    /// Lets a group hand out nothing more; acks still count. Answered by [`GroupInfo`].
+    GroupPause
+    /// Lets a group go on, after a pause or over a gap. Answered by [`GroupInfo`].
+    GroupResume
+}
+
+/// Asks for groups by name, page by page. Answered by [`GroupInfos`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupList {
+    /// Which groups.
+    pub pattern: Pattern,
+    /// The last name of the page before; `None` for the first page.
+    pub after: Option<TopicName>,
+    /// Most groups of the page; the server may send fewer.
+    pub limit: u32,
+}
+
+impl Fields for GroupList {
+    fn subject(&self) -> &str {
+        self.pattern.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        let pattern = Pattern::parse(subject)?;
+        let limit = payload.u32("limit")?;
+        let after = if payload.flag("after")? { Some(payload.name("after")?) } else { None };
+        Ok(Self { pattern, after, limit })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.limit);
+        out.put_u8(u8::from(self.after.is_some()));
+        if let Some(after) = &self.after {
+            put_bytes(out, after.as_str().as_bytes());
+        }
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        ensure(self.limit > 0, "limit")
+    }
+}
+
+/// Lets a group begin anew somewhere else. Answered by [`GroupInfo`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReset {
+    /// Which group.
+    pub group: TopicName,
+    /// Where.
+    pub to: GroupStart,
+    /// Whether to do it though the group has members.
+    pub force: bool,
+}
+
+impl Fields for GroupReset {
+    fn subject(&self) -> &str {
+        self.group.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        let group = TopicName::parse(subject)?;
+        let force = payload.flag("force")?;
+        let to = match payload.u8("to")? {
+            1 => GroupStart::Beginning,
+            2 => GroupStart::Now,
+            3 => GroupStart::Seq(payload.seq("to")?),
+            4 => GroupStart::Position(payload.position("to")?),
+            5 => GroupStart::Time(Timestamp(payload.u64("to")?)),
+            _ => return Err(VerbError::Value { field: "to" }),
+        };
+        Ok(Self { group, to, force })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(u8::from(self.force));
+        let (code, number) = match self.to {
+            GroupStart::Beginning => (1, None),
+            GroupStart::Now => (2, None),
+            GroupStart::Seq(seq) => (3, Some(seq.0)),
+            GroupStart::Position(position) => (4, Some(position.0)),
+            GroupStart::Time(time) => (5, Some(time.0)),
+        };
+        out.put_u8(code);
+        number.into_iter().for_each(|number| out.put_u64_le(number));
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        match self.to {
+            GroupStart::Seq(Seq(number)) | GroupStart::Position(Position(number)) => {
+                exists(number, "to")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a group is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupDoing {
+    /// It hands out.
+    Running,
+    /// Somebody paused it.
+    Paused,
+    /// A gap stopped it.
+    Stopped(LostSeqs),
+}
+
+/// What happened in a group since the server was started, in messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupTotals {
+    /// Handed out.
+    pub delivered: u64,
+    /// Of these, in a second or later attempt.
+    pub redelivered: u64,
+    /// Acked.
+    pub acked: u64,
+    /// Given back.
+    pub nacked: u64,
+    /// Whose lease ran out.
+    pub expired: u64,
+    /// Buried as dead letters.
+    pub buried: u64,
+    /// Failed for the last time and let go.
+    pub dropped: u64,
+    /// Gone before they could be handed out.
+    pub lost: u64,
+}
+
+/// A member as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its number in the group.
+    pub id: u64,
+    /// Most messages in flight with it.
+    pub window: u32,
+    /// Messages in flight with it.
+    pub in_flight: u64,
+    /// Whether it gets messages; a standby of an ordered group does not.
+    pub active: bool,
+    /// Its name.
+    pub name: String,
+}
+
+/// What a group is and how it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupInfo {
+    /// Its name.
+    pub name: TopicName,
+    /// Its number, which no other group or topic ever has.
+    pub id: u64,
+    /// Its settings; apart, as a verb should not be large for the sake of one.
+    pub settings: Box<GroupSettings>,
+    /// What it is doing.
+    pub doing: GroupDoing,
+    /// Everything up to here is done.
+    pub floor: Position,
+    /// Everything up to here was read.
+    pub frontier: Position,
+    /// Messages of the source that are not done.
+    pub lag: u64,
+    /// Whether the lag is counted, or at most what it says.
+    pub lag_exact: bool,
+    /// What was read and is not done.
+    pub counts: Counts,
+    /// How old the oldest message is that is not done, in ms.
+    pub oldest_ms: Option<u64>,
+    /// When the next message that failed is tried again.
+    pub next_retry: Option<Timestamp>,
+    /// Dead letters that wait for somebody.
+    pub dead_letters: u64,
+    /// Whether dead letters are being driven again in the background.
+    pub redriving: bool,
+    /// What happened since the server was started.
+    pub totals: GroupTotals,
+    /// Its members, or the first of them.
+    pub members: Vec<MemberInfo>,
+    /// Why it does not move, or that it does, for people.
+    pub why: String,
+}
+
+impl GroupInfo {
+    fn take_fields(payload: &mut Reader) -> Result<Self, VerbError> {
+        let name = payload.name("name")?;
+        let id = payload.u64("id")?;
+        let settings = Box::new(GroupSettings::decode(&payload.bytes("settings")?)?);
+        let doing = match payload.u8("doing")? {
+            1 => GroupDoing::Running,
+            2 => GroupDoing::Paused,
+            3 => {
+                let one = payload.flag("topic")?;
+                let topic = if one { Some(payload.name("topic")?) } else { None };
+                GroupDoing::Stopped(LostSeqs::take(topic, payload)?)
+            }
+            _ => return Err(VerbError::Value { field: "doing" }),
+        };
+        let (floor, frontier) = (payload.position("floor")?, payload.position("frontier")?);
+        let (lag, lag_exact) = (payload.u64("lag")?, payload.flag("lag_exact")?);
+        let [ready, waiting, parked, in_flight, dying] = take_numbers(payload, "counts")?;
+        let counts = Counts { ready, waiting, parked, in_flight, dying };
+        let oldest_ms = take_some(payload, "oldest_ms")?;
+        let next_retry = take_some(payload, "next_retry")?.map(Timestamp);
+        let (dead_letters, redriving) = (payload.u64("dead_letters")?, payload.flag("redriving")?);
+        let totals = GroupTotals::of(take_numbers(payload, "totals")?);
+        let count = payload.count(&MEMBERS)?;
+        let mut members = Vec::with_capacity(count);
+        for _ in 0..count {
+            members.push(MemberInfo {
+                id: payload.u64("id")?,
+                window: payload.u32("window")?,
+                in_flight: payload.u64("in_flight")?,
+                active: payload.flag("active")?,
+                name: payload.text("name")?,
+            });
+        }
+        let why = payload.text("why")?;
+        Ok(Self {
+            name,
+            id,
+            settings,
+            doing,
+            floor,
+            frontier,
+            lag,
+            lag_exact,
+            counts,
+            oldest_ms,
+            next_retry,
+            dead_letters,
+            redriving,
+            totals,
+            members,
+            why,
+        })
+    }
+}
+
+impl GroupTotals {
+    fn of(numbers: [u64; 8]) -> Self {
+        let [delivered, redelivered, acked, nacked, expired, buried, dropped, lost] = numbers;
+        Self { delivered, redelivered, acked, nacked, expired, buried, dropped, lost }
+    }
+
+    fn numbers(&self) -> [u64; 8] {
+        let Self { delivered, redelivered, acked, nacked, expired, buried, dropped, lost } = *self;
+        [delivered, redelivered, acked, nacked, expired, buried, dropped, lost]
+    }
+}
+
+impl Fields for GroupInfo {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        Self::take_fields(payload)
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        put_bytes(out, self.name.as_str().as_bytes());
+        out.put_u64_le(self.id);
+        put_bytes(out, &settings_bytes(&self.settings));
+        match &self.doing {
+            GroupDoing::Running => out.put_u8(1),
+            GroupDoing::Paused => out.put_u8(2),
+            GroupDoing::Stopped(gap) => {
+                out.put_u8(3);
+                out.put_u8(u8::from(gap.topic.is_some()));
+                if let Some(topic) = &gap.topic {
+                    put_bytes(out, topic.as_str().as_bytes());
+                }
+                gap.put(out);
+            }
+        }
+        out.put_u64_le(self.floor.0);
+        out.put_u64_le(self.frontier.0);
+        out.put_u64_le(self.lag);
+        out.put_u8(u8::from(self.lag_exact));
+        let Counts { ready, waiting, parked, in_flight, dying } = self.counts;
+        let counts = [ready, waiting, parked, in_flight, dying];
+        counts.into_iter().for_each(|number| out.put_u64_le(number));
+        put_some(out, self.oldest_ms);
+        put_some(out, self.next_retry.map(|time| time.0));
+        out.put_u64_le(self.dead_letters);
+        out.put_u8(u8::from(self.redriving));
+        self.totals.numbers().into_iter().for_each(|number| out.put_u64_le(number));
+        put_varint(out, self.members.len() as u64);
+        for member in &self.members {
+            out.put_u64_le(member.id);
+            out.put_u32_le(member.window);
+            out.put_u64_le(member.in_flight);
+            out.put_u8(u8::from(member.active));
+            put_bytes(out, member.name.as_bytes());
+        }
+        put_bytes(out, self.why.as_bytes());
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        self.settings.validate()?;
+        if let GroupDoing::Stopped(gap) = &self.doing {
+            gap.check()?;
+        }
+        exists(self.floor.0, "floor")?;
+        exists(self.frontier.0, "frontier")?;
+        MEMBERS.check(self.members.len())?;
+        for member in &self.members {
+            at_most(NAME_TEXT_BYTES_MAX, member.name.len(), "name")?;
+        }
+        at_most(WHY_BYTES_MAX, self.why.len(), "why")
+    }
+}
+
+/// A page of groups, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupInfos {
+    /// The groups.
+    pub groups: Vec<GroupInfo>,
+    /// Whether there are more behind the last one.
+    pub more: bool,
+}
+
+impl Fields for GroupInfos {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        let more = payload.flag("more")?;
+        let count = payload.count(&GROUPS)?;
+        let mut groups = Vec::with_capacity(count);
+        for _ in 0..count {
+            groups.push(GroupInfo::take_fields(payload)?);
+        }
+        Ok(Self { groups, more })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(u8::from(self.more));
+        put_varint(out, self.groups.len() as u64);
+        self.groups.iter().for_each(|group| group.put(out));
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        GROUPS.check(self.groups.len())?;
+        self.groups.iter().try_for_each(GroupInfo::check)
+    }
+}
+
+/// Asks for dead letters of a group, page by page. Answered by [`Letters`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterList {
+    /// Which group.
+    pub group: TopicName,
+    /// The first number that is wanted.
+    pub from: Seq,
+    /// Most letters of the page; the server may send fewer.
+    pub limit: u32,
+}
+
+impl Fields for LetterList {
+    fn subject(&self) -> &str {
+        self.group.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        let group = TopicName::parse(subject)?;
+        Ok(Self { group, from: payload.seq("from")?, limit: payload.u32("limit")? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.from.0);
+        out.put_u32_le(self.limit);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        exists(self.from.0, "from")?;
+        ensure(self.limit > 0, "limit")
+    }
+}
+
+/// Asks for one dead letter. Answered by [`Letters`] with one, or
+/// [`NotFound`](crate::NotFound).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterRead {
+    /// Which group.
+    pub group: TopicName,
+    /// Which letter.
+    pub seq: Seq,
+}
+
+impl Fields for LetterRead {
+    fn subject(&self) -> &str {
+        self.group.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        Ok(Self { group: TopicName::parse(subject)?, seq: payload.seq("seq")? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.seq.0);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        exists(self.seq.0, "seq")
+    }
+}
+
+/// Which dead letters: those for which everything that it says is true.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LetterFilter {
+    /// From this number on.
+    pub from: Option<Seq>,
+    /// Up to and with this number.
+    pub to: Option<Seq>,
+    /// Their topic matches.
+    pub topic: Option<Pattern>,
+    /// Their error contains this text.
+    pub error: Option<String>,
+    /// They have this key.
+    pub key: Option<Bytes>,
+}
+
+impl LetterFilter {
+    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
+        let flags = payload.u8("filter")?;
+        ensure(flags & !31 == 0, "filter")?;
+        let mut filter = Self::default();
+        if flags & 1 != 0 {
+            filter.from = Some(payload.seq("from")?);
+        }
+        if flags & 2 != 0 {
+            filter.to = Some(payload.seq("to")?);
+        }
+        if flags & 4 != 0 {
+            filter.topic = Some(Pattern::parse(text(&payload.bytes("topic")?, "topic")?)?);
+        }
+        if flags & 8 != 0 {
+            filter.error = Some(payload.text("error")?);
+        }
+        if flags & 16 != 0 {
+            filter.key = Some(payload.bytes("key")?);
+        }
+        Ok(filter)
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        let has = [
+            self.from.is_some(),
+            self.to.is_some(),
+            self.topic.is_some(),
+            self.error.is_some(),
+            self.key.is_some(),
+        ];
+        let flags = has.into_iter().rev().fold(0, |flags, is| flags << 1 | u8::from(is));
+        out.put_u8(flags);
+        for seq in [self.from, self.to].into_iter().flatten() {
+            out.put_u64_le(seq.0);
+        }
+        if let Some(topic) = &self.topic {
+            put_bytes(out, topic.as_str().as_bytes());
+        }
+        if let Some(error) = &self.error {
+            put_bytes(out, error.as_bytes());
+        }
+        if let Some(key) = &self.key {
+            put_bytes(out, key);
+        }
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        for seq in [self.from, self.to].into_iter().flatten() {
+            exists(seq.0, "from")?;
+        }
+        at_most(REASON_BYTES_MAX, self.error.as_ref().map_or(0, String::len), "error")?;
+        at_most(KEY_BYTES_MAX, self.key.as_ref().map_or(0, Bytes::len), "key")
+    }
+}
+
+/// Puts dead letters back into the topics they came from. Answered by [`LettersMoved`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterRedrive {
+    /// Which group.
+    pub group: TopicName,
+    /// Which letters.
+    pub filter: LetterFilter,
+    /// How many per second, in the background; at once if it does not say.
+    pub rate: Option<u32>,
+}
+
+impl Fields for LetterRedrive {
+    fn subject(&self) -> &str {
+        self.group.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        let group = TopicName::parse(subject)?;
+        let rate = if payload.flag("rate")? { Some(payload.u32("rate")?) } else { None };
+        Ok(Self { group, filter: LetterFilter::take(payload)?, rate })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(u8::from(self.rate.is_some()));
+        if let Some(rate) = self.rate {
+            out.put_u32_le(rate);
+        }
+        self.filter.put(out);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        ensure(self.rate != Some(0), "rate")?;
+        self.filter.check()
+    }
+}
+
+/// Removes dead letters for ever. Answered by [`LettersMoved`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterRemove {
+    /// Which group.
+    pub group: TopicName,
+    /// Which letters.
+    pub filter: LetterFilter,
+}
+
+impl Fields for LetterRemove {
+    fn subject(&self) -> &str {
+        self.group.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        Ok(Self { group: TopicName::parse(subject)?, filter: LetterFilter::take(payload)? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        self.filter.put(out);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        self.filter.check()
+    }
+}
+
+/// A message that failed for the last time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// Its number among the dead letters of its group.
+    pub seq: Seq,
+    /// Where it was published.
+    pub topic: TopicName,
+    /// Its seq there.
+    pub origin: Seq,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// What the last one who tried said.
+    pub error: String,
+    /// When it failed for the first time.
+    pub first_failed: Timestamp,
+    /// When it failed for the last time.
+    pub died: Timestamp,
+    /// The message as it was sent: exactly one record.
+    pub records: Records,
+}
+
+/// Dead letters, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Letters {
+    /// The letters.
+    pub letters: Vec<Letter>,
+    /// Whether there are more behind the last one.
+    pub more: bool,
+}
+
+impl Fields for Letters {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        let more = payload.flag("more")?;
+        let count = payload.count(&LETTERS)?;
+        let mut letters = Vec::with_capacity(count);
+        for _ in 0..count {
+            letters.push(Letter {
+                seq: payload.seq("seq")?,
+                topic: payload.name("topic")?,
+                origin: payload.seq("origin")?,
+                attempts: payload.u32("attempts")?,
+                error: payload.text("error")?,
+                first_failed: Timestamp(payload.u64("first_failed")?),
+                died: Timestamp(payload.u64("died")?),
+                records: Records::parse(payload.bytes("records")?)?,
+            });
+        }
+        Ok(Self { letters, more })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(u8::from(self.more));
+        put_varint(out, self.letters.len() as u64);
+        for letter in &self.letters {
+            out.put_u64_le(letter.seq.0);
+            put_bytes(out, letter.topic.as_str().as_bytes());
+            out.put_u64_le(letter.origin.0);
+            out.put_u32_le(letter.attempts);
+            put_bytes(out, letter.error.as_bytes());
+            out.put_u64_le(letter.first_failed.0);
+            out.put_u64_le(letter.died.0);
+            put_bytes(out, &letter.records.bytes);
+        }
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        LETTERS.check(self.letters.len())?;
+        for letter in &self.letters {
+            exists(letter.seq.0, "seq")?;
+            exists(letter.origin.0, "origin")?;
+            at_most(REASON_BYTES_MAX, letter.error.len(), "error")?;
+            ensure(letter.records.count == 1, "records")?;
+        }
+        Ok(())
+    }
+}
+
+/// How many dead letters were driven again or removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LettersMoved {
+    /// How many.
+    pub count: u64,
+    /// Whether more go in the background.
+    pub goes_on: bool,
+}
+
+impl Fields for LettersMoved {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        Ok(Self { count: payload.u64("count")?, goes_on: payload.flag("goes_on")? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.count);
+        out.put_u8(u8::from(self.goes_on));
+    }
+}
+
+fn settings_bytes(settings: &GroupSettings) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    settings.encode(&mut bytes);
+    bytes
+}
+
+fn take_numbers<const N: usize>(
+    payload: &mut Reader,
+    field: &'static str,
+) -> Result<[u64; N], VerbError> {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        *number = payload.u64(field)?;
+    }
+    Ok(numbers)
+}
+
+fn take_some(payload: &mut Reader, field: &'static str) -> Result<Option<u64>, VerbError> {
+    if payload.flag(field)? { payload.u64(field).map(Some) } else { Ok(None) }
+}
+
+fn put_some(out: &mut BytesMut, number: Option<u64>) {
+    out.put_u8(u8::from(number.is_some()));
+    number.into_iter().for_each(|number| out.put_u64_le(number));
+}
