@@ -16,8 +16,8 @@ use gapless_core::entry::ENTRY_HEADER_BYTES;
 use gapless_core::group::op::{Op, OpWriter, Stop};
 use gapless_core::group::{Effect, Input};
 use gapless_core::{
-    EntryHeader, EntryKind, GapReason, Group, MemberId, Position, PubSubError, Timestamp, Token,
-    TopicId, TopicName,
+    EntryHeader, EntryKind, GapReason, Group, MemberId, Pattern, Position, PubSubError, Timestamp,
+    Token, TopicId, TopicName,
 };
 use gapless_journal::{Append, Ticket};
 
@@ -330,17 +330,6 @@ impl Inner {
         group: &Arc<GroupCell>,
         state: &mut GroupState,
     ) -> Poll<Result<(), FollowError>> {
-        let frontier = state.machine.frontier();
-        if state
-            .source
-            .as_ref()
-            .is_some_and(|source| frontier.distance(source.place) > JUMP_POSITIONS_MIN)
-        {
-            self.leave_source(state);
-        }
-        if state.source.is_none() {
-            state.source = Some(self.open_source(state, frontier)?);
-        }
         let waker = Waker::from(Arc::new(SourceWaker(Arc::downgrade(group))));
         let context = &mut Context::from_waker(&waker);
         let Some(source) = &mut state.source else { return Poll::Pending };
@@ -363,8 +352,28 @@ impl Inner {
         }
     }
 
-    fn open_source(&self, state: &GroupState, place: Position) -> Result<Source, FollowError> {
-        let pattern = state.machine.settings().source.clone();
+    /// Opens the source of a group that has none, or jumps in it over what is known to be
+    /// done. This looks at the manifest, which is locked before any group by who takes a
+    /// checkpoint: so the group must not be locked meanwhile.
+    pub(crate) fn open_source(&self, group: &GroupCell) -> Result<(), FollowError> {
+        let (pattern, place) = {
+            let state = group.lock();
+            (state.machine.settings().source.clone(), state.machine.frontier())
+        };
+        let mut source = Some(self.source_at(&pattern, place)?);
+        let mut state = group.lock();
+        if state.needs_source() && state.machine.frontier() == place && !state.deleted {
+            std::mem::swap(&mut state.source, &mut source);
+        }
+        drop(state);
+        // The one before, or this one if somebody else was faster.
+        if let Some(source) = source {
+            self.let_go(&source);
+        }
+        Ok(())
+    }
+
+    fn source_at(&self, pattern: &Pattern, place: Position) -> Result<Source, FollowError> {
         let id = self.next_subscriber.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let shared = Arc::new(Shared::new(id, pattern.clone()));
         let from = From::Token(Token { epoch: self.journal.epoch(), position: place });
@@ -386,10 +395,14 @@ impl Inner {
     /// Lets go of the place in the source.
     pub(crate) fn leave_source(&self, state: &mut GroupState) {
         if let Some(source) = state.source.take() {
-            match &source.follower {
-                Follower::Topic(follower) => follower.leave(&source.shared),
-                Follower::Pattern(follower) => follower.leave(self, &source.shared),
-            }
+            self.let_go(&source);
+        }
+    }
+
+    fn let_go(&self, source: &Source) {
+        match &source.follower {
+            Follower::Topic(follower) => follower.leave(&source.shared),
+            Follower::Pattern(follower) => follower.leave(self, &source.shared),
         }
     }
 
@@ -463,6 +476,13 @@ impl Inner {
 }
 
 impl GroupState {
+    /// Whether the source must be opened before it is read.
+    pub(crate) fn needs_source(&self) -> bool {
+        let frontier = self.machine.frontier();
+        let behind = |source: &Source| frontier.distance(source.place) > JUMP_POSITIONS_MIN;
+        self.source.as_ref().is_none_or(behind)
+    }
+
     /// Leaves a notice for a member and wakes it.
     pub(crate) fn tell(&mut self, member: MemberId, notice: Notice) {
         let Some(member) = self.members.get_mut(&member) else { return };

@@ -442,16 +442,19 @@ impl Member {
             if !state.machine.wants_more() {
                 return Poll::Pending;
             }
+            if state.needs_source() {
+                drop(state);
+                group.stop_waiting(id);
+                inner.open_source(&group).map_err(member_error)?;
+                continue;
+            }
             match inner.read_source(&group, &mut state) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(read) => {
                     group.stop_waiting(id);
                     // Somebody else may look for what comes after this.
                     group.wake_one();
-                    read.map_err(|error| match error {
-                        FollowError::Read(error) => MemberError::Read(error),
-                        _ => MemberError::Closed,
-                    })?;
+                    read.map_err(member_error)?;
                 }
             }
         }
@@ -623,28 +626,34 @@ impl Member {
         let inner = Arc::clone(&self.handle.inner);
         let first = grants.first()?;
         let now = inner.clock.now();
-        let floor = match inner.topics.by_id(first.topic) {
+        // Past its age it is gone, whether or not the keeper has come to it (C4).
+        let (floor, age) = match inner.topics.by_id(first.topic) {
             Some(cell) => {
-                if let Err(error) = inner.enforce_age(&cell, now) {
-                    tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");
-                }
-                cell.lock().first()
+                let topic = cell.lock();
+                (topic.first(), topic.settings.retention.age)
             }
-            None => Seq(u64::MAX),
+            None => (Seq(u64::MAX), None),
         };
+        let is_old = |time: Timestamp| age.is_some_and(|age| time.after(age) <= now);
         let mut leases = Vec::with_capacity(grants.len());
-        if first.seq >= floor && messages.is_alive() {
+        // What is gone is the oldest of them.
+        let mut from = first.seq;
+        if first.seq >= floor && age.is_none() && messages.is_alive() {
             leases.extend(grants.iter().map(|grant| grant.lease));
         } else {
             let name = messages.topic().clone();
-            let alive: Vec<Seq> = messages.records().map(|each| each.seq).collect();
+            let alive: Vec<(Seq, Timestamp)> =
+                messages.records().map(|each| (each.seq, each.time)).collect();
             for grant in grants {
                 for offset in 0..grant.lease.count() {
                     let (seq, at) = (grant.seq.plus(offset), grant.lease.first.plus(offset));
                     let lease = Lease { first: at, last: at, attempt: grant.lease.attempt };
-                    if seq < floor {
+                    let found = alive.binary_search_by_key(&seq, |(seq, _)| *seq);
+                    let time = found.ok().map(|at| alive[at].1);
+                    if seq < floor || time.is_some_and(is_old) {
+                        from = from.max(seq.next());
                         self.gone(state, lease, GapReason::Retention, Some(name.clone()));
-                    } else if alive.binary_search(&seq).is_err() {
+                    } else if time.is_none() {
                         self.gone(state, lease, GapReason::Expiry, Some(name.clone()));
                     } else {
                         leases.push(lease);
@@ -652,7 +661,7 @@ impl Member {
                 }
             }
         }
-        let messages = if first.seq < floor { messages.beginning_at(floor) } else { messages };
+        let messages = messages.beginning_at(from);
         let (attempt, deadline) = (first.lease.attempt, first.deadline);
         (!leases.is_empty()).then_some(Leased { messages, leases, attempt, deadline })
     }
@@ -688,6 +697,13 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.go(true);
+    }
+}
+
+fn member_error(error: FollowError) -> MemberError {
+    match error {
+        FollowError::Read(error) => closed_or_read(error),
+        _ => MemberError::Closed,
     }
 }
 
