@@ -1,12 +1,13 @@
 //! The benches that drive a broker, one file each, and what they share.
 //!
 //! Each bench makes its stores in a folder it is given, keeps to its bounds of time and
-//! bytes, and answers with one table. All but `wire` measure a store in the process itself;
-//! `wire` has a server in a process of its own and talks to it over a socket.
+//! bytes, and answers with one table. All but `wire` and `http` measure a store in the process
+//! itself; those have a server in a process of its own and talks to it over a socket.
 
 pub(crate) mod all;
 pub(crate) mod follow;
 pub(crate) mod history;
+pub(crate) mod http;
 pub(crate) mod live;
 pub(crate) mod memory;
 pub(crate) mod mixed;

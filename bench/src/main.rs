@@ -17,7 +17,7 @@ use gapless_core::Durability;
 
 use benches::all::{self, Plan};
 use benches::store::Result;
-use benches::{follow, history, memory, mixed, open, publish, wire};
+use benches::{follow, history, http, memory, mixed, open, publish, wire};
 
 /// No store of a bench is larger: a slip of the keyboard above it.
 const GIGABYTES_MAX: f64 = 1000.0;
@@ -59,7 +59,9 @@ enum Bench {
     Wire(WireArgs),
     /// Side by side with nats-server and redis-server: real servers, the same work on each.
     Compare(compare::CompareArgs),
-    /// Every bench but `compare`.
+    /// Over HTTP, beside the native door of the same server.
+    Http(HttpArgs),
+    /// Every bench but `compare` and `http`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -184,6 +186,13 @@ struct WireArgs {
 }
 
 #[derive(Args)]
+struct HttpArgs {
+    /// Seconds for each case, at most 10.
+    #[arg(long, default_value_t = 1.0, value_parser = parse_seconds)]
+    seconds: f64,
+}
+
+#[derive(Args)]
 struct AllArgs {
     /// Small cases only: less than two minutes.
     #[arg(long)]
@@ -245,6 +254,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         }
         Bench::Mixed(args) => mixed::run(dir, &args.options())?,
         Bench::Wire(args) => wire::run(dir, &args.options())?,
+        Bench::Http(args) => http::run(dir, &http::Options { seconds: args.seconds })?,
         Bench::All(args) => {
             let plan = if args.quick { Plan::quick() } else { Plan::full() };
             return all::run(dir, &plan);
@@ -358,7 +368,7 @@ mod tests {
     fn every_bench_is_understood_by_its_defaults() {
         let benches = [
             "disk", "publish", "follow", "history", "open", "memory", "mixed", "wire", "compare",
-            "all",
+            "http", "all",
         ];
         for bench in benches {
             assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");

@@ -9,13 +9,13 @@
 //! nothing but the heads of what comes; the first row tells what one reaches alone.
 
 mod catch_up;
-mod client;
+pub(super) mod client;
 pub(crate) mod frames;
 mod idle;
 mod live;
-mod publish;
+pub(super) mod publish;
 mod raw;
-mod server;
+pub(super) mod server;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,10 +40,10 @@ pub(crate) const MESSAGES_FULL: u64 = 10_000_000;
 pub(crate) const CONNECTIONS: u64 = 10_000;
 
 /// Bytes of a message, as in the goals of the design.
-const MESSAGE_BYTES: usize = 128;
+pub(super) const MESSAGE_BYTES: usize = 128;
 
 /// Messages of a frame where they are published in batches.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// One part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -145,19 +145,19 @@ pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
 }
 
 /// What a case costs: time, and CPU of both sides.
-struct Meter {
+pub(super) struct Meter {
     started: Instant,
     server: Duration,
     client: Duration,
 }
 
 impl Meter {
-    fn start(server: &Server) -> Result<Self> {
+    pub(super) fn start(server: &Server) -> Result<Self> {
         let (server, client) = (server.cpu_time()?, cpu_time()?);
         Ok(Self { started: Instant::now(), server, client })
     }
 
-    fn stop(&self, server: &Server) -> Result<Cost> {
+    pub(super) fn stop(&self, server: &Server) -> Result<Cost> {
         let took = self.started.elapsed();
         let server = server.cpu_time()?.saturating_sub(self.server);
         Ok(Cost { took, server, client: cpu_time()?.saturating_sub(self.client) })
@@ -166,19 +166,19 @@ impl Meter {
 
 /// What a case has cost.
 #[derive(Clone, Copy)]
-struct Cost {
-    took: Duration,
+pub(super) struct Cost {
+    pub(super) took: Duration,
     server: Duration,
     client: Duration,
 }
 
 impl Cost {
-    fn per_second(&self, messages: u64) -> Figure {
+    pub(super) fn per_second(&self, messages: u64) -> Figure {
         Figure::per_second(messages as f64 / self.took.as_secs_f64())
     }
 
     /// CPU time per message, of both sides, beside a row.
-    fn beside(&self, row: Row, messages: u64) -> Row {
+    pub(super) fn beside(&self, row: Row, messages: u64) -> Row {
         row.beside("server cpu", Figure::micros(per_message(self.server, messages)))
             .beside("client cpu", Figure::micros(per_message(self.client, messages)))
     }

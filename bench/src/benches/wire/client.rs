@@ -27,7 +27,7 @@ const CREDIT_MESSAGES: u32 = 500_000;
 const CREDIT_BYTES: u64 = 32 * 1024 * 1024;
 
 /// A socket and what was read from it but not looked at.
-pub(super) struct Client {
+pub(in crate::benches) struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
     from: usize,
@@ -36,7 +36,7 @@ pub(super) struct Client {
 
 impl Client {
     /// A connection on which nothing was said.
-    pub(super) fn bare(address: SocketAddr) -> Result<Self> {
+    pub(in crate::benches) fn bare(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// A connection after hello and welcome.
-    pub(super) fn connect(address: SocketAddr) -> Result<Self> {
+    pub(in crate::benches) fn connect(address: SocketAddr) -> Result<Self> {
         let mut client = Self::bare(address)?;
         let hello = Hello {
             version_min: VERSION,
@@ -62,23 +62,23 @@ impl Client {
     }
 
     /// The same connection for another thread, which reads while this one writes.
-    pub(super) fn reader(&self) -> io::Result<Self> {
+    pub(in crate::benches) fn reader(&self) -> io::Result<Self> {
         let stream = self.stream.try_clone()?;
         Ok(Self { stream, buffer: Vec::new(), from: 0, to: 0 })
     }
 
     /// Gives the buffer back, so that an idle connection costs this side nothing either.
-    pub(super) fn idle(mut self) -> Self {
+    pub(in crate::benches) fn idle(mut self) -> Self {
         self.buffer = Vec::new();
         self
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(in crate::benches) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
     /// Says that nothing more will be sent.
-    pub(super) fn finish(&self) -> io::Result<()> {
+    pub(in crate::benches) fn finish(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
 
@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// Asks and takes the next frame for the answer.
-    pub(super) fn ask(&mut self, verb: &Verb) -> Result<Verb> {
+    pub(in crate::benches) fn ask(&mut self, verb: &Verb) -> Result<Verb> {
         self.say(verb)?;
         loop {
             if let Some(seen) = Seen::first(&self.buffer[self.from..self.to]) {
@@ -103,7 +103,11 @@ impl Client {
         }
     }
 
-    pub(super) fn create(&mut self, topic: &TopicName, settings: TopicSettings) -> Result<()> {
+    pub(in crate::benches) fn create(
+        &mut self,
+        topic: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<()> {
         match self.ask(&TopicCreate { topic: topic.clone(), settings }.into())? {
             Verb::TopicInfo(_) => Ok(()),
             other => Err(format!("no topic but {other:?}").into()),
@@ -111,7 +115,11 @@ impl Client {
     }
 
     /// Follows a topic with ample credit.
-    pub(super) fn follow(&mut self, topic: &TopicName, from: StartFrom) -> Result<Follower> {
+    pub(in crate::benches) fn follow(
+        &mut self,
+        topic: &TopicName,
+        from: StartFrom,
+    ) -> Result<Follower> {
         let subscribe = Subscribe {
             pattern: Pattern::literal(topic),
             credit_messages: CREDIT_MESSAGES,
@@ -144,7 +152,10 @@ impl Client {
     }
 
     /// Takes the frames that were read already; reads once if there is none. False at the end.
-    pub(super) fn frames(&mut self, mut each: impl FnMut(Seen<'_>) -> Result<()>) -> Result<bool> {
+    pub(in crate::benches) fn frames(
+        &mut self,
+        mut each: impl FnMut(Seen<'_>) -> Result<()>,
+    ) -> Result<bool> {
         if Seen::first(&self.buffer[self.from..self.to]).is_none() && self.fill()? == 0 {
             return Ok(false);
         }
@@ -156,13 +167,13 @@ impl Client {
     }
 
     /// Reads bytes and drops them; zero at the end.
-    pub(super) fn drop_bytes(&mut self) -> Result<usize> {
+    pub(in crate::benches) fn drop_bytes(&mut self) -> Result<usize> {
         self.from = self.to;
         Ok(self.fill()?)
     }
 
     /// Reads and drops exactly so many bytes.
-    pub(super) fn drop_exactly(&mut self, bytes: usize) -> Result<()> {
+    pub(in crate::benches) fn drop_exactly(&mut self, bytes: usize) -> Result<()> {
         while self.to - self.from < bytes {
             if self.fill()? == 0 {
                 return Err("the server closed the connection".into());
@@ -173,7 +184,7 @@ impl Client {
     }
 
     /// Takes acks until there are some; tells how many.
-    pub(super) fn acks(&mut self) -> Result<usize> {
+    pub(in crate::benches) fn acks(&mut self) -> Result<usize> {
         let mut acks = 0;
         while acks == 0 {
             let open = self.frames(|seen| {
@@ -191,7 +202,7 @@ impl Client {
     }
 
     /// Takes what a subscription is sent, reading once at most, and grants what it used.
-    pub(super) fn deliveries(
+    pub(in crate::benches) fn deliveries(
         &mut self,
         follower: &mut Follower,
         mut each: impl FnMut(&[u8]),
@@ -209,17 +220,17 @@ impl Client {
 
 /// Where a subscription of a client stands.
 #[derive(Debug, Default)]
-pub(super) struct Follower {
+pub(in crate::benches) struct Follower {
     /// The last seq that was accounted for.
-    pub(super) seq: u64,
+    pub(in crate::benches) seq: u64,
     /// Messages that came.
-    pub(super) messages: u64,
+    pub(in crate::benches) messages: u64,
     /// Seqs that will not come.
-    pub(super) missed: u64,
+    pub(in crate::benches) missed: u64,
     /// Bytes of frames that came.
-    pub(super) wire_bytes: u64,
+    pub(in crate::benches) wire_bytes: u64,
     /// Whether it has all history.
-    pub(super) is_live: bool,
+    pub(in crate::benches) is_live: bool,
     subscription: u64,
     credit_messages: u64,
     credit_bytes: u64,

@@ -28,9 +28,9 @@ const SINK_BYTES: usize = 256 * 1024;
 
 /// When a flood ends.
 #[derive(Clone, Copy)]
-pub(super) struct Bound {
-    pub(super) time: Duration,
-    pub(super) frames: u64,
+pub(in crate::benches) struct Bound {
+    pub(in crate::benches) time: Duration,
+    pub(in crate::benches) frames: u64,
 }
 
 impl Bound {
@@ -210,7 +210,7 @@ fn each(client: &mut Client, frames: &mut Publishes, limit: Duration) -> Result<
 }
 
 /// As much as goes with so many frames in flight, until all are answered; tells how many.
-pub(super) fn flood(
+pub(in crate::benches) fn flood(
     client: &mut Client,
     frames: &mut Publishes,
     window: usize,

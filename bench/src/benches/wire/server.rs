@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gapless_bench::process::{cpu_time_of, resident_bytes_of};
+use gapless_doors::http::{HttpDoor, HttpOptions};
 use gapless_doors::native::{NativeDoor, NativeOptions};
 
 use super::raw;
@@ -19,21 +20,22 @@ use crate::benches::store::{Result, open};
 const CONNECTIONS_MAX: usize = 100_000;
 
 /// A server's process.
-pub(super) struct Server {
+pub(in crate::benches) struct Server {
     child: Child,
     address: SocketAddr,
+    http: Option<SocketAddr>,
 }
 
 impl Server {
-    /// A broker with a native door.
-    pub(super) fn broker(folder: &Path) -> Result<Self> {
+    /// A broker with a native door and an HTTP door.
+    pub(in crate::benches) fn broker(folder: &Path) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--dir").arg(folder).arg("wire-server");
         Self::start(command)
     }
 
     /// Bare bytes.
-    pub(super) fn raw() -> Result<Self> {
+    pub(in crate::benches) fn raw() -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["wire-server", "--raw"]);
         Self::start(command)
@@ -45,29 +47,36 @@ impl Server {
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
         }
-        match line.trim().parse() {
-            Ok(address) => Ok(Self { child, address }),
-            Err(_) => {
+        let mut addresses = line.split_whitespace().map_while(|each| each.parse().ok());
+        let (address, http) = (addresses.next(), addresses.next());
+        match address {
+            Some(address) => Ok(Self { child, address, http }),
+            None => {
                 end(&mut child)?;
                 Err("the server did not start".into())
             }
         }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(in crate::benches) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(super) fn cpu_time(&self) -> Result<Duration> {
+    /// Where the HTTP door is.
+    pub(in crate::benches) fn http(&self) -> Result<SocketAddr> {
+        self.http.ok_or_else(|| "this server has no HTTP door".into())
+    }
+
+    pub(in crate::benches) fn cpu_time(&self) -> Result<Duration> {
         Ok(cpu_time_of(self.child.id())?)
     }
 
-    pub(super) fn resident_bytes(&self) -> Result<u64> {
+    pub(in crate::benches) fn resident_bytes(&self) -> Result<u64> {
         Ok(resident_bytes_of(self.child.id())?)
     }
 
     /// Ends it as it should be ended; an error if it could not close its store.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(in crate::benches) fn end(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("the server ended: {status}").into()) }
@@ -95,7 +104,7 @@ fn end(child: &mut Child) -> io::Result<()> {
 /// When it cannot listen, or the broker answers one.
 pub(crate) fn run(folder: Option<&Path>, raw: bool) -> Result<()> {
     if raw {
-        return raw::serve(tell, wait_for_the_end);
+        return raw::serve(|address| tell(&address.to_string()), wait_for_the_end);
     }
     let broker = open(folder.ok_or("a server needs a folder")?)?;
     let runtime = gapless_doors::runtime()?;
@@ -106,16 +115,20 @@ pub(crate) fn run(folder: Option<&Path>, raw: bool) -> Result<()> {
     };
     let opened = NativeDoor::open(broker.clone(), options, Some("127.0.0.1:0"), None);
     let door = runtime.block_on(opened)?;
-    tell(door.tcp_address().ok_or("the door has no address")?)?;
+    let limits = HttpOptions { connections_max: CONNECTIONS_MAX, ..HttpOptions::default() };
+    let http = runtime.block_on(HttpDoor::open(broker.clone(), limits, "127.0.0.1:0"))?;
+    let address = door.tcp_address().ok_or("the door has no address")?;
+    tell(&format!("{address} {}", http.address()))?;
     wait_for_the_end()?;
+    runtime.block_on(http.close());
     runtime.block_on(door.close());
     broker.close()?;
     Ok(())
 }
 
-fn tell(address: SocketAddr) -> Result<()> {
+fn tell(addresses: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{address}")?;
+    writeln!(out, "{addresses}")?;
     Ok(out.flush()?)
 }
 
