@@ -1,9 +1,9 @@
 //! Memory for reading history, used again.
 //!
-//! A step of history is up to a megabyte. Fresh memory of that size has to be mapped and
-//! cleared by the kernel each time, which costs more than the copy into it. So buffers go
-//! back to a small stock when the last reader has let go of them. The stock belongs to the
-//! process: it holds memory, not data.
+//! A step of history is up to a megabyte, and a reader of many topics has a block of each
+//! open. Fresh memory of that size has to be mapped and cleared by the kernel each time,
+//! which costs more than the copy into it. So buffers go back to a stock when the last
+//! reader has let go of them. The stock belongs to the process: it holds memory, not data.
 
 use std::sync::Mutex;
 
@@ -11,16 +11,24 @@ use bytes::Bytes;
 
 use crate::marks::lock;
 
-/// How many buffers are kept: as many as readers in full flight use.
-const BUFFERS_MAX: usize = 16;
+/// Bytes of all buffers that are kept: about as many as readers in full flight use.
+const STOCK_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Buffers larger than this are not kept.
 const KEPT_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Buffers smaller than this are not worth it.
-const KEPT_BYTES_MIN: usize = 64 * 1024;
+const KEPT_BYTES_MIN: usize = 16 * 1024;
+/// Sizes are rounded up to this, so that a buffer fits its next use too.
+const ROUND_BYTES: usize = 16 * 1024;
 /// Where the bytes begin: copies between places that are equal modulo this are fast.
 const ALIGN: usize = 64;
 
-static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+static SPARE: Mutex<Stock> = Mutex::new(Stock { buffers: Vec::new(), bytes: 0 });
+
+struct Stock {
+    /// The one that came back last is the last.
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
 
 struct Buffer {
     memory: Vec<u8>,
@@ -38,8 +46,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if (KEPT_BYTES_MIN..=KEPT_BYTES_MAX).contains(&self.memory.len()) {
             let mut spare = lock(&SPARE);
-            if spare.len() < BUFFERS_MAX {
-                spare.push(std::mem::take(&mut self.memory));
+            if spare.bytes + self.memory.len() <= STOCK_BYTES_MAX {
+                spare.bytes += self.memory.len();
+                spare.buffers.push(std::mem::take(&mut self.memory));
             }
         }
     }
@@ -50,7 +59,7 @@ pub(crate) fn filled<E>(
     len: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<Bytes, E> {
-    let needed = len + ALIGN;
+    let needed = (len + ALIGN).next_multiple_of(ROUND_BYTES);
     let mut memory = take_spare(needed);
     if memory.len() < needed {
         memory.resize(needed, 0);
@@ -65,9 +74,13 @@ fn take_spare(needed: usize) -> Vec<u8> {
         return Vec::new();
     }
     let mut spare = lock(&SPARE);
-    // The one that came back last: it is the one most likely still in a cache.
-    let fitting = spare.iter().rposition(|memory| memory.len() >= needed);
-    fitting.map(|at| spare.remove(at)).unwrap_or_default()
+    // The one that came back last is the one most likely still in a cache. One much too
+    // large is left for those who need it.
+    let fits = |memory: &Vec<u8>| (needed..=2 * needed).contains(&memory.len());
+    let Some(at) = spare.buffers.iter().rposition(fits) else { return Vec::new() };
+    let memory = spare.buffers.remove(at);
+    spare.bytes -= memory.len();
+    memory
 }
 
 #[cfg(test)]
@@ -88,7 +101,7 @@ mod tests {
                 assert!(bytes.iter().all(|&byte| byte == round));
             }
         }
-        assert!(lock(&SPARE).len() <= BUFFERS_MAX);
+        assert!(lock(&SPARE).bytes <= STOCK_BYTES_MAX);
     }
 
     #[test]

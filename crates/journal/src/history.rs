@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +20,9 @@ use crate::segment::Segment;
 /// Index rows read at once.
 const ROWS_AT_ONCE: u64 = 64;
 
+/// Blocks that a reader of many topics has in memory whole; of further ones only a piece.
+const WHOLE_BLOCKS_MAX: usize = 16;
+
 /// The segments of a store, in the order of their positions.
 pub(crate) type Segments = Arc<Vec<Arc<Segment>>>;
 
@@ -27,12 +31,16 @@ pub(crate) fn batches(segment: &Segment, row: &BlockRow) -> Result<Vec<Batch>, R
     let mut block = segment.read_blocks(std::slice::from_ref(row))?.pop().unwrap_or_default();
     let mut batches = Vec::new();
     while !block.is_empty() {
-        let entry = Entry::take_trusted(&mut block)
-            .map_err(|why| segment.damaged(row.offset, &why.to_string()))?;
-        let batch = Batch::new(entry);
-        batches.push(batch.ok_or_else(|| segment.damaged(row.offset, "it is no batch"))?);
+        batches.push(take_batch(segment, &mut block, row.offset)?);
     }
     Ok(batches)
+}
+
+/// Takes the first batch off checked bytes, which lie at `offset`.
+fn take_batch(segment: &Segment, bytes: &mut Bytes, offset: u64) -> Result<Batch, ReadError> {
+    let entry =
+        Entry::take_trusted(bytes).map_err(|why| segment.damaged(offset, &why.to_string()))?;
+    Batch::new(entry).ok_or_else(|| segment.damaged(offset, "it is no batch"))
 }
 
 /// The first batch of `topic` in segments that reaches `from` and for which `here` holds.
@@ -131,7 +139,7 @@ pub(crate) fn bytes_of(
 /// Reads the batches of many topics in the order of their positions, segment by segment.
 ///
 /// It keeps its place between steps: the blocks it will need, by position, and those it is
-/// in the middle of. It holds at most the wanted blocks of one segment.
+/// in the middle of. It holds a piece of each at most, but for a few that it holds whole.
 pub struct PatternReader {
     next: Position,
     segment: Option<Arc<Segment>>,
@@ -144,7 +152,42 @@ pub struct PatternReader {
 struct Head {
     position: Position,
     batch: Batch,
-    rest: std::vec::IntoIter<Batch>,
+    rest: OpenBlock,
+}
+
+/// What is left of a block that is being read.
+struct OpenBlock {
+    /// Checked batches that are in memory.
+    piece: Bytes,
+    /// Where the next piece begins in the data, and where the block ends.
+    at: u64,
+    end: u64,
+}
+
+impl OpenBlock {
+    /// Begins to read a block: all of it if it is one of `few`, else a piece at a time, so
+    /// that the open blocks of many topics fit a cache, and do not fill the memory.
+    fn new(segment: &Segment, row: &BlockRow, few: bool) -> Result<Self, ReadError> {
+        let end = row.offset + u64::from(row.bytes);
+        if few {
+            let whole = segment.read_blocks(std::slice::from_ref(row))?;
+            return Ok(Self { piece: whole.into_iter().next().unwrap_or_default(), at: end, end });
+        }
+        Ok(Self { piece: Bytes::new(), at: row.offset, end })
+    }
+
+    /// The next batch. After an error it can be asked again.
+    fn next(&mut self, segment: &Segment) -> Result<Option<Batch>, ReadError> {
+        if self.piece.is_empty() && self.at < self.end {
+            self.piece = segment.read_piece(self.at, self.end)?;
+            self.at += self.piece.len() as u64;
+        }
+        if self.piece.is_empty() {
+            return Ok(None);
+        }
+        let offset = self.at - self.piece.len() as u64;
+        take_batch(segment, &mut self.piece, offset).map(Some)
+    }
 }
 
 /// What one look at a segment gave.
@@ -262,30 +305,35 @@ impl PatternReader {
         Ok(true)
     }
 
-    /// The batch with the lowest position among the wanted blocks.
+    /// The batch with the lowest position among the wanted blocks. After an error it can be
+    /// asked for again.
     fn pop(&mut self) -> Result<Option<Bytes>, ReadError> {
         let Some(segment) = self.segment.clone() else { return Ok(None) };
         loop {
             let head = self.open.peek().map(|head| head.0.position);
             let row = self.rows.last().filter(|row| head.is_none_or(|at| row.first_position < at));
-            let Some(row) = row.copied() else { break };
-            let next = self.next;
-            let mut batches = batches(&segment, &row)?;
-            batches.retain(|batch| batch.header().last_position() >= next);
+            let Some(row) = row else { break };
+            let few = self.open.len() < WHOLE_BLOCKS_MAX;
+            let mut rest = OpenBlock::new(&segment, row, few)?;
+            let mut first = rest.next(&segment)?;
+            while first.as_ref().is_some_and(|each| each.header().last_position() < self.next) {
+                first = rest.next(&segment)?;
+            }
             self.rows.pop();
-            self.open_next(batches.into_iter());
+            self.open.extend(first.map(|batch| {
+                let position = batch.header().position;
+                Reverse(Head { position, batch, rest })
+            }));
         }
-        let Some(Reverse(head)) = self.open.pop() else { return Ok(None) };
-        self.open_next(head.rest);
-        self.next = self.next.max(head.batch.header().last_position().next());
-        Ok(Some(head.batch.bytes().clone()))
-    }
-
-    /// Puts the next batch of a block onto the heap.
-    fn open_next(&mut self, mut rest: std::vec::IntoIter<Batch>) {
-        if let Some(batch) = rest.next() {
-            let position = batch.header().position;
-            self.open.push(Reverse(Head { position, batch, rest }));
-        }
+        let Some(mut head) = self.open.peek_mut() else { return Ok(None) };
+        let batch = match head.0.rest.next(&segment)? {
+            Some(batch) => {
+                head.0.position = batch.header().position;
+                std::mem::replace(&mut head.0.batch, batch)
+            }
+            None => PeekMut::pop(head).0.batch,
+        };
+        self.next = self.next.max(batch.header().last_position().next());
+        Ok(Some(batch.bytes().clone()))
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use gapless_core::{Batch, Entry, EntryError, Position};
+use gapless_core::{Batch, Entry, EntryError, EntryHeader, Position};
 
 use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, Created};
 use crate::buffers;
@@ -22,6 +22,8 @@ const HEADER_BYTES: u64 = 64;
 /// Where a block may start, in the file and in memory: copies between places that are equal
 /// modulo 64 are fast.
 const BLOCK_ALIGN: u64 = 64;
+/// Bytes of a piece of a block: what is read of each topic at once where many are read.
+const PIECE_BYTES: usize = 15 * 1024;
 /// Bytes read at once when data is scanned from end to end.
 const SCAN_BYTES: usize = 1024 * 1024;
 /// The most bytes of a block in an index made anew.
@@ -192,6 +194,34 @@ impl Segment {
             return Err(self.damaged(row.offset, "the checksum of a block does not fit"));
         }
         Ok(())
+    }
+
+    /// Reads some batches of a block, at least one: from `at`, where one begins, to `end` at
+    /// most. Each is checked by its own checksums, since that of the block needs all of it.
+    pub(crate) fn read_piece(&self, at: u64, end: u64) -> Result<Bytes, ReadError> {
+        let left = (end - at) as usize;
+        let mut wanted = left.min(PIECE_BYTES);
+        loop {
+            let bytes = buffers::filled(wanted, |into| self.data.read_at(into, at))?;
+            let mut whole = 0;
+            let fault = loop {
+                match Entry::verify(&bytes[whole..], crc32c::crc32c) {
+                    Ok(len) => whole += len,
+                    Err(why) => break why,
+                }
+            };
+            let is_cut = fault == EntryError::Short && (wanted < left || whole == wanted);
+            if !is_cut {
+                return Err(self.damaged(at + whole as u64, &fault.to_string()));
+            }
+            if whole > 0 {
+                return Ok(bytes.slice(..whole));
+            }
+            // A batch that is larger than a piece; its header, which is checked, says how
+            // large.
+            let needed = EntryHeader::read(&bytes).map_or(left, |(_, len)| len);
+            wanted = needed.max(wanted + 1).min(left);
+        }
     }
 
     pub(crate) fn damaged(&self, offset: u64, why: &str) -> ReadError {
