@@ -23,6 +23,7 @@ export class Follow {
     this.repeats = 0;
     this.cursor = null;
     this.state = "connecting";
+    this.stopped = false;
     this.waiting = [];
     this.onVisible = () => (document.hidden ? this.#pause() : this.#open());
     document.addEventListener("visibilitychange", this.onVisible);
@@ -33,6 +34,7 @@ export class Follow {
   stop() {
     document.removeEventListener("visibilitychange", this.onVisible);
     this.#pause();
+    this.stopped = true;
     this.#tell("stopped", "Stopped");
   }
 
@@ -88,7 +90,10 @@ export class Follow {
     this.waiting.push(item);
     if (this.waiting.length === 1) {
       // Many messages are shown at once, at most sixty times a second.
-      requestAnimationFrame(() => this.handlers.messages(this.waiting.splice(0)));
+      requestAnimationFrame(() => {
+        const items = this.waiting.splice(0);
+        if (!this.stopped) this.handlers.messages(items);
+      });
     }
   }
 
