@@ -21,9 +21,27 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Notes how the client calls itself.
+    pub(crate) fn rename(&self, name: String) {
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    }
+
     /// How the client calls itself; empty if it did not say.
     pub(crate) fn name(&self) -> String {
         self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A place in the list, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    sessions: Sessions,
+    number: u64,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.sessions.lock().remove(&self.number);
     }
 }
 
@@ -49,6 +67,14 @@ impl Sessions {
         let number = self.inner.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let (name, follows) = (Mutex::default(), Mutex::default());
         Arc::new(Session { number, address, since, name, follows })
+    }
+
+    /// Puts a session of one subscription into the list, for as long as the seat is held.
+    pub(crate) fn seat(&self, session: Arc<Session>, follows: (u64, bool)) -> Seat {
+        let number = session.number;
+        session.follows.lock().unwrap_or_else(PoisonError::into_inner).insert(1, follows);
+        self.lock().insert(number, session);
+        Seat { sessions: self.clone(), number }
     }
 
     /// How many there are.

@@ -224,6 +224,8 @@ fn d5_subscribers_of_all_doors_are_shown_with_their_states() {
     let online = rows.iter().find(|row| row["state"] == "Online").expect("who follows");
     assert_eq!((&online["pattern"], &online["behind"]), (&json!("d5"), &json!(0)));
     assert!(online["delivered_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
+    assert_eq!(online["session"]["door"], "http");
+    assert!(online["session"]["address"].as_str().is_some_and(|at| at.starts_with("127.0.0.1:")));
     let connected = rows.iter().find(|row| row["state"] == "Connected").expect("who is silent");
     assert_eq!(connected["session"]["door"], "native");
     let one = state(&server, "?show=subscribers&state=online");

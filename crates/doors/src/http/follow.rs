@@ -11,13 +11,13 @@ mod websocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use axum::routing::get;
+use axum::{Extension, Router};
 use gapless_broker::{Broker, From, Subscription, TopicError};
 use gapless_core::{Pattern, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
@@ -27,10 +27,13 @@ use crate::http::follow::events::Events;
 use crate::http::follow::sse::{Format, SseFeed};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::server::{Peer, Shared, blocking};
 
 /// The longest time between two comments that keep a stream alive, in seconds.
 const KEEP_ALIVE_SECS_MAX: u64 = 3600;
+
+/// How much of what a client calls itself is kept, in characters.
+const AGENT_CHARS_MAX: usize = 64;
 
 /// The longest comment that keeps a stream alive, in bytes.
 const KEEP_ALIVE_TEXT_BYTES_MAX: usize = 256;
@@ -47,6 +50,7 @@ type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 async fn follow_topic(
     State(shared): State<Arc<Shared>>,
+    Extension(peer): Extension<Peer>,
     Path(name): Path<String>,
     mut params: Params,
     headers: HeaderMap,
@@ -55,7 +59,7 @@ async fn follow_topic(
     let name = TopicName::parse(&name)
         .map_err(|failed| Problem::new(ErrorCode::InvalidTopic, failed).with("topic", name))?;
     let anyway = params.switch("anyway")?.unwrap_or(false);
-    let asked = Asked::read(params, &headers)?;
+    let asked = Asked::read(params, &headers, peer)?;
     let upgrade = websocket_of(upgrade, &headers)?;
     follow(shared, asked, upgrade, move |broker, from| {
         match broker.describe_topic(&name) {
@@ -72,6 +76,7 @@ async fn follow_topic(
 
 async fn follow_pattern(
     State(shared): State<Arc<Shared>>,
+    Extension(peer): Extension<Peer>,
     mut params: Params,
     headers: HeaderMap,
     upgrade: Upgrade,
@@ -82,7 +87,7 @@ async fn follow_pattern(
     })?;
     let pattern = Pattern::parse(&text)
         .map_err(|failed| Problem::new(ErrorCode::BadPattern, failed).with("pattern", text))?;
-    let asked = Asked::read(params, &headers)?;
+    let asked = Asked::read(params, &headers, peer)?;
     let upgrade = websocket_of(upgrade, &headers)?;
     follow(shared, asked, upgrade, move |broker, from| Ok(broker.subscribe(&pattern, from)?)).await
 }
@@ -92,15 +97,20 @@ struct Asked {
     from: From,
     format: Format,
     keep_alive: KeepAlive,
+    /// Who asks: its address, and what it calls itself.
+    peer: String,
+    agent: String,
 }
 
 impl Asked {
-    fn read(mut params: Params, headers: &HeaderMap) -> Result<Self, Problem> {
+    fn read(mut params: Params, headers: &HeaderMap, peer: Peer) -> Result<Self, Problem> {
         let from = start::start(headers, params.text("from")?.as_deref())?;
         let format = params.parsed("format")?.unwrap_or_default();
         let keep_alive = keep_alive(&mut params)?;
         params.finish()?;
-        Ok(Self { from, format, keep_alive })
+        let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let agent = agent.unwrap_or_default().chars().take(AGENT_CHARS_MAX).collect();
+        Ok(Self { from, format, keep_alive, peer: peer.0.to_string(), agent })
     }
 }
 
@@ -148,7 +158,11 @@ async fn follow(
 ) -> Result<Response, Problem> {
     let permit = stream_permit(&shared)?;
     let (broker, from) = (shared.broker.clone(), asked.from);
-    let events = Events::new(blocking(move || subscribe(&broker, from)).await??);
+    let subscription = blocking(move || subscribe(&broker, from)).await??;
+    let session = shared.sessions.new_session(asked.peer, shared.broker.now());
+    session.rename(asked.agent);
+    let follows = (subscription.id(), subscription.follows_topic());
+    let events = Events::new(subscription, shared.sessions.seat(session, follows));
     if let Some(upgrade) = upgrade {
         let every = asked.keep_alive.every;
         return Ok(websocket::upgrade(upgrade, shared, permit, every, events));

@@ -49,6 +49,10 @@ const COMPRESSED_BYTES_MIN: u16 = 1400;
 /// How often the recorder of metrics puts away what nobody has asked for.
 const UPKEEP: Duration = Duration::from_secs(5);
 
+/// The other end of the connection that a request came by; every request has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
 /// What all requests share.
 pub(crate) struct Shared {
     pub(crate) broker: Broker,
@@ -59,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) durable: durable::Streams,
     /// What is recorded for Prometheus, if the process records it.
     pub(crate) metrics: Option<PrometheusHandle>,
+    /// Who follows over this door.
+    pub(crate) sessions: Sessions,
     /// What the page shows.
     pub(crate) sampler: Arc<Sampler>,
     /// When the door got its broker.
@@ -147,10 +153,13 @@ impl HttpDoor {
     /// what `/metrics` shows, if anything is recorded.
     pub fn serve(&mut self, broker: Broker, metrics: Option<PrometheusHandle>) {
         let since = broker.now();
-        let neighbours = std::mem::take(&mut self.neighbours);
+        let sessions = Sessions::default();
+        let mut doors = std::mem::take(&mut self.neighbours);
+        doors.push(("http", sessions.clone()));
         let shared = Shared {
             since,
-            sampler: Sampler::new(broker.clone(), neighbours, &self.options, self.closing.clone()),
+            sessions,
+            sampler: Sampler::new(broker.clone(), doors, &self.options, self.closing.clone()),
             durable: durable::Streams::open(&broker),
             broker,
             options: self.options.clone(),
@@ -251,13 +260,13 @@ async fn accept(
         tokio::select! {
             () = &mut closed => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     // Past the limit the connection is closed at once: it costs nothing.
                     if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
                         let (options, paths) = (Arc::clone(&options), Arc::clone(&paths));
                         let closing = closing.clone();
                         connections.spawn(async move {
-                            serve(options, paths, closing, stream).await;
+                            serve(options, paths, closing, (stream, Peer(peer))).await;
                             drop(permit);
                         });
                     }
@@ -278,17 +287,19 @@ async fn serve(
     options: Arc<HttpOptions>,
     paths: Arc<Paths>,
     closing: watch::Receiver<bool>,
-    stream: TcpStream,
+    (stream, peer): (TcpStream, Peer),
 ) {
     // Without it small answers wait for the other side's delayed acks.
     let _ = stream.set_nodelay(true);
     let wire = Wire::new(stream);
     let watched = Arc::clone(&wire);
-    let service = hyper::service::service_fn(move |request| {
-        watched.answering();
-        let router = paths.all.get().unwrap_or(&paths.before).clone();
-        tower::ServiceExt::oneshot(router, request)
-    });
+    let service =
+        hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            watched.answering();
+            request.extensions_mut().insert(peer);
+            let router = paths.all.get().unwrap_or(&paths.before).clone();
+            tower::ServiceExt::oneshot(router, request)
+        });
     let ended = {
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())

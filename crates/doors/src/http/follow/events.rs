@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::answers::follow_error;
 use crate::http::shown::Shown;
+use crate::sessions::Seat;
 
 /// Something that a follower is told.
 #[derive(Debug)]
@@ -101,6 +102,8 @@ pub(crate) struct Events {
     subscription: Subscription,
     rest: Option<Rest>,
     ended: bool,
+    /// Its place in the list of those who are connected.
+    _seat: Seat,
 }
 
 /// Messages of one topic that are being handed out.
@@ -113,8 +116,8 @@ struct Rest {
 }
 
 impl Events {
-    pub(crate) fn new(subscription: Subscription) -> Self {
-        Self { subscription, rest: None, ended: false }
+    pub(crate) fn new(subscription: Subscription, seat: Seat) -> Self {
+        Self { subscription, rest: None, ended: false, _seat: seat }
     }
 
     /// The place it begins at, before any event was handed out.

@@ -102,7 +102,7 @@ function line() {
       say(follows, row.pattern ?? "nothing");
       mark(follows, "data-none", !row.pattern);
       const at = row.session;
-      say(client, at ? [at.name, at.door, at.address].filter(Boolean).join(" · ") : "HTTP or this process");
+      say(client, at ? [at.name, at.door, at.address].filter(Boolean).join(" · ") : "inside the server");
       mark(client, "title", at ? `session ${at.number}, since ${moment(at.since_ms)} (${span(Date.now() - at.since_ms)})` : null);
       say(words, row.pattern === undefined ? "–" : row.behind === 0 ? "nothing" : `${count(row.behind)} ${row.unit}s`);
       const recovering = row.state === "Recovering" && row.recovery_to > 0;
