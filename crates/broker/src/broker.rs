@@ -281,6 +281,11 @@ impl Broker {
         under.filter_map(|(name, (value, _))| Some((name.clone(), value.clone()?))).collect()
     }
 
+    /// How many subscribers read history at the moment.
+    pub fn recovering(&self) -> usize {
+        self.inner.recovering()
+    }
+
     /// Everybody who follows something, and what they are doing.
     pub fn subscribers(&self) -> Vec<SubscriberInfo> {
         lock(&self.inner.subscribers).values().map(|shared| shared.info()).collect()
@@ -311,10 +316,13 @@ impl Inner {
         self.metrics.recovering.set(now as f64);
     }
 
+    fn recovering(&self) -> usize {
+        usize::try_from(self.recovering.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// How much history a subscriber reads in one go.
     pub(crate) fn history_step(&self) -> usize {
-        let recovering = self.recovering.load(Ordering::Relaxed);
-        self.limits.history_step(usize::try_from(recovering).unwrap_or(0))
+        self.limits.history_step(self.recovering())
     }
 
     /// Whether anybody follows this topic now.

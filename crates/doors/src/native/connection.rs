@@ -40,9 +40,6 @@ const READ_BYTES_MIN: usize = 2 * 1024;
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Frames handled before their answers are written.
 const FRAMES_AT_ONCE: usize = 256;
-/// Bytes written before other connections get their turn: a reader of history must not keep
-/// live ones waiting.
-const TURN_BYTES: usize = 256 * 1024;
 /// Rounds of reading and writing before other connections get their turn.
 const ROUNDS_PER_TURN: usize = 16;
 /// Questions that may wait for a blocking answer at the same time.
@@ -76,6 +73,12 @@ pub(crate) struct Connection {
     hungry: VecDeque<u64>,
     ready: Arc<Ready>,
     next_follow: u64,
+    /// Whether something of this turn was live.
+    was_live: bool,
+    /// Whether what was delivered last was history.
+    recovers: bool,
+    /// Until when one who recovers rests, so that live messages pass.
+    rest_until: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     hello_by: Instant,
     last_heard: Instant,
@@ -160,6 +163,9 @@ impl Connection {
             hungry: VecDeque::new(),
             ready: Arc::default(),
             next_follow: 1,
+            was_live: false,
+            recovers: false,
+            rest_until: None,
             timer: Box::pin(tokio::time::sleep_until(hello_by)),
             hello_by,
             last_heard: now,
@@ -236,26 +242,54 @@ impl Connection {
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), End> {
-        let mut quantum = TURN_BYTES;
+        if self.rests(context) {
+            return Ok(());
+        }
+        let recovering = self.recovers.then(|| self.shared.broker.recovering());
+        let share = self.shared.fairness.share(Instant::now(), recovering);
+        self.was_live = false;
+        let mut quantum = share.bytes;
         while quantum > 0 {
             let mut did = self.read(context)?;
             did |= self.answer_publishes(context);
             did |= self.answer_asked(context);
             did |= self.deliver(context);
             let written = self.write(quantum, context)?;
-            quantum = quantum.saturating_sub(written.max(TURN_BYTES / ROUNDS_PER_TURN));
+            quantum = quantum.saturating_sub(written.max(share.bytes / ROUNDS_PER_TURN));
             if self.stage == Stage::Ending && self.owes_nothing() {
                 return Err(End::Done);
             }
             // Writing may have made room for those who wait for it, and for reading.
             did |= written > 0;
             if !did {
+                self.note_live();
                 return self.watch_time(context);
             }
         }
-        // Others get their turn; this one goes on after them.
-        context.waker().wake_by_ref();
+        self.note_live();
+        // Others get their turn; this one goes on after them, or after its rest.
+        self.rest_until = share.rest.map(|rest| Instant::now() + rest);
+        if !self.rests(context) {
+            context.waker().wake_by_ref();
+        }
         Ok(())
+    }
+
+    /// Whether it rests; then it is woken when that is over.
+    fn rests(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(until) = self.rest_until else { return false };
+        self.timer.as_mut().reset(until);
+        let over = self.timer.as_mut().poll(context).is_ready();
+        if over {
+            self.rest_until = None;
+        }
+        !over
+    }
+
+    fn note_live(&self) {
+        if self.was_live {
+            self.shared.fairness.live(Instant::now());
+        }
     }
 
     fn owes_nothing(&self) -> bool {
@@ -596,6 +630,7 @@ impl Connection {
             self.stalled = Some(Stalled { frame, room });
             return;
         }
+        self.was_live = true;
         let bytes = frame.bytes();
         self.in_flight_bytes += bytes;
         self.shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -719,7 +754,12 @@ impl Connection {
                     self.forget(number);
                 }
             }
-            did |= self.output.bytes() > before;
+            if self.output.bytes() > before {
+                did = true;
+                let history = self.follows.get(&number).is_some_and(Followed::is_recovering);
+                self.recovers = history;
+                self.was_live |= !history;
+            }
         }
         did
     }

@@ -22,6 +22,8 @@ pub(crate) struct Followed {
     number: u64,
     subscription: Subscription,
     by_topic: bool,
+    /// Whether what it is sent is history.
+    recovering: bool,
     waker: Waker,
     credit_messages: u64,
     /// Below zero after a message that was larger than what was left: it is paid back first.
@@ -59,6 +61,7 @@ impl Followed {
             number,
             subscription,
             by_topic,
+            recovering: false,
             waker: Waker::from(Arc::new(waker)),
             credit_messages,
             credit_bytes: i64::try_from(credit_bytes).unwrap_or(i64::MAX),
@@ -77,6 +80,10 @@ impl Followed {
 
     pub(crate) fn by_topic(&self) -> bool {
         self.by_topic
+    }
+
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering
     }
 
     /// Adds credit; false when that is nothing, or more than may be held.
@@ -148,6 +155,7 @@ impl Followed {
                 return None;
             }
             Delivery::Recovering { from, to } => {
+                self.recovering = true;
                 let range = if self.by_topic {
                     PlaceRange::Seqs(gapless_core::Seq(from), gapless_core::Seq(to))
                 } else {
@@ -156,6 +164,7 @@ impl Followed {
                 RecoveryResponse { subscription, range }.into()
             }
             Delivery::Live => {
+                self.recovering = false;
                 self.sent = after;
                 RecoveryComplete { subscription, token: self.token() }.into()
             }

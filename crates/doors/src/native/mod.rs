@@ -7,6 +7,7 @@
 
 mod connection;
 mod deliver;
+mod fairness;
 mod options;
 mod output;
 mod ready;

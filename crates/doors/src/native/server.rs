@@ -13,9 +13,11 @@ use gapless_broker::Broker;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::DoorError;
 use crate::native::connection::Connection;
+use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
 use crate::native::stream::Stream;
 use crate::sessions::{Session, Sessions};
@@ -29,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) options: NativeOptions,
     pub(crate) sessions: Sessions,
     pub(crate) in_flight_bytes: AtomicUsize,
+    pub(crate) fairness: Fairness,
     closing: watch::Receiver<bool>,
 }
 
@@ -70,6 +73,7 @@ impl NativeDoor {
             options,
             sessions: Sessions::default(),
             in_flight_bytes: AtomicUsize::new(0),
+            fairness: Fairness::new(Instant::now()),
             closing,
         });
         let mut tasks = JoinSet::new();

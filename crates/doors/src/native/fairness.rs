@@ -1,0 +1,94 @@
+//! History yields to live traffic.
+//!
+//! Whoever reads history keeps the cores busy for as long as that takes: the server's, and the
+//! reader's own where both are on one machine. A live message then waits behind them at every
+//! wake-up on its way. So while somebody is live, those who recover share a number of bytes,
+//! and each rests a moment after its share: that leaves gaps in which live messages pass. While
+//! nobody is live, nobody rests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Bytes that a connection writes before others get their turn.
+const TURN_BYTES: usize = 256 * 1024;
+/// Bytes that all who recover write between two rests while somebody is live.
+const SHARED_BYTES: usize = 1024 * 1024;
+/// The least that is worth a turn.
+const SHARE_BYTES_MIN: usize = 32 * 1024;
+/// How long one who recovers rests after its share. The runtime's timers tell milliseconds.
+const REST: Duration = Duration::from_millis(1);
+/// Somebody counts as live for so long after something was published or delivered live.
+const LIVE_MS: u64 = 100;
+
+/// When somebody was live, for all connections of a door.
+#[derive(Debug)]
+pub(crate) struct Fairness {
+    started: Instant,
+    /// Until when somebody counts as live, in ms after `started`.
+    live_until: AtomicU64,
+}
+
+/// How much a connection may write in a turn, and what it does after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) bytes: usize,
+    pub(crate) rest: Option<Duration>,
+}
+
+impl Fairness {
+    pub(crate) fn new(started: Instant) -> Self {
+        Self { started, live_until: AtomicU64::new(0) }
+    }
+
+    /// Notes that somebody is live.
+    pub(crate) fn live(&self, now: Instant) {
+        self.live_until.store(self.ms(now) + LIVE_MS, Ordering::Relaxed);
+    }
+
+    /// What a connection may write in a turn; `recovering` is how many read history, if this
+    /// one is among them.
+    pub(crate) fn share(&self, now: Instant, recovering: Option<usize>) -> Share {
+        match recovering {
+            Some(readers) if self.ms(now) < self.live_until.load(Ordering::Relaxed) => {
+                let share = SHARED_BYTES / readers.max(1);
+                Share { bytes: share.max(SHARE_BYTES_MIN), rest: Some(REST) }
+            }
+            _ => Share { bytes: TURN_BYTES, rest: None },
+        }
+    }
+
+    fn ms(&self, now: Instant) -> u64 {
+        u64::try_from(now.duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_recovers_rests_only_while_somebody_is_live() {
+        let start = Instant::now();
+        let fairness = Fairness::new(start);
+        let at = |ms| start + Duration::from_millis(ms);
+        let free = Share { bytes: TURN_BYTES, rest: None };
+        assert_eq!(fairness.share(at(5), Some(1)), free);
+        fairness.live(at(10));
+        assert_eq!(fairness.share(at(50), None), free, "the live ones themselves never rest");
+        assert_eq!(fairness.share(at(50), Some(1)).rest, Some(REST));
+        assert_eq!(fairness.share(at(10 + LIVE_MS), Some(1)), free);
+    }
+
+    #[test]
+    fn many_who_recover_share_what_one_may_have() {
+        let start = Instant::now();
+        let fairness = Fairness::new(start);
+        fairness.live(start);
+        let share = |readers| fairness.share(start, Some(readers)).bytes;
+        assert_eq!(share(1), SHARED_BYTES);
+        assert_eq!(share(4) * 4, SHARED_BYTES);
+        assert_eq!(share(10_000), SHARE_BYTES_MIN);
+    }
+}
