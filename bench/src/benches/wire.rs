@@ -16,6 +16,7 @@ mod live;
 pub(super) mod publish;
 mod raw;
 pub(super) mod server;
+mod sse;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -58,6 +59,8 @@ pub(crate) enum Part {
     Recover,
     /// Memory of idle connections.
     Idle,
+    /// Fan-out to many streams of Server-Sent Events.
+    Sse,
 }
 
 /// What is measured, and for how long.
@@ -139,6 +142,9 @@ pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
     }
     if options.has(Part::Idle) {
         show(idle::run(dir, options)?);
+    }
+    if options.has(Part::Sse) {
+        sse::run(dir, options, &mut show)?;
     }
     raw.end()?;
     Ok(table)

@@ -115,7 +115,8 @@ pub(crate) fn run(folder: Option<&Path>, raw: bool) -> Result<()> {
     };
     let opened = NativeDoor::open(broker.clone(), options, Some("127.0.0.1:0"), None);
     let door = runtime.block_on(opened)?;
-    let limits = HttpOptions { connections_max: CONNECTIONS_MAX, ..HttpOptions::default() };
+    let drain = Duration::from_millis(100);
+    let limits = HttpOptions { connections_max: CONNECTIONS_MAX, drain, ..HttpOptions::default() };
     let http = runtime.block_on(HttpDoor::open(broker.clone(), limits, "127.0.0.1:0"))?;
     let address = door.tcp_address().ok_or("the door has no address")?;
     tell(&format!("{address} {}", http.address()))?;
