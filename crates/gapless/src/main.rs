@@ -59,7 +59,7 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Events(options) => cmd::events::run(&options, global, out),
         Command::Stats(_) => cmd::stats::run(global, out),
         Command::Doctor(options) => cmd::doctor::run(&options, &configuration(global)?, out),
-        Command::Bench(options) => cmd::bench::run(&options, out),
+        Command::Bench(options) => cmd::bench::run(&options, global, out),
         Command::Config(options) => cmd::config::run(&options, &configuration(global)?, out),
         Command::Completions(options) => cmd::completions::run(&options, out),
     }

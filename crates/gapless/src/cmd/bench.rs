@@ -1,4 +1,6 @@
-//! `gapless bench`: what the machine can do.
+//! `gapless bench`: what the machine can do, and what a server does with it.
+
+mod server;
 
 use std::path::PathBuf;
 
@@ -6,15 +8,17 @@ use clap::{Args, Subcommand};
 use gapless_bench::hardware;
 use gapless_bench::scratch::Scratch;
 
+use crate::cmd::Global;
 use crate::exit::{Done, Exit};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
   gapless bench disk
-  gapless bench disk --dir /srv/gapless --seconds 5 --json";
+  gapless bench disk --dir /srv/gapless --seconds 5 --json
+  gapless bench server --messages 1000000";
 
-/// Measure what the machine can do
+/// Measure what the machine and a running server can do
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchOptions {
@@ -34,10 +38,14 @@ enum Bench {
         #[arg(long, default_value_t = 1.0, value_parser = seconds)]
         seconds: f64,
     },
+    Server(server::ServerOptions),
 }
 
-pub(crate) fn run(options: &BenchOptions, out: &mut Output) -> Done {
-    let Bench::Disk { dir, seconds } = &options.bench;
+pub(crate) fn run(options: &BenchOptions, global: &Global, out: &mut Output) -> Done {
+    let (dir, seconds) = match &options.bench {
+        Bench::Disk { dir, seconds } => (dir, seconds),
+        Bench::Server(options) => return server::run(options, global, out),
+    };
     let scratch = Scratch::fresh(dir.as_deref())?;
     out.note(format_args!("measuring in {}", scratch.path().display()));
     let table = hardware::report(scratch.path(), *seconds)?;

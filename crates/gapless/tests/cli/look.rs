@@ -30,3 +30,18 @@ fn stats_are_numbers() {
     let ran = server.run(&["stats", "--json"]).ok();
     assert!(ran.json()[0]["journal"]["frames"].as_u64().unwrap() > 0);
 }
+
+#[test]
+fn a_running_server_can_be_measured_and_is_left_as_it_was() {
+    let server = Server::start();
+    let words = ["bench", "server", "--messages", "300", "--in-flight", "50", "--json"];
+    let ran = server.run(&words).ok();
+    let table: serde_json::Value = serde_json::from_str(&ran.out.join("\n")).unwrap();
+    let text = table.to_string();
+    for row in ["one at a time", "50 in flight", "read back"] {
+        assert!(text.contains(row), "{text}");
+    }
+    assert!(server.run(&["topic", "ls", "--json"]).ok().json().is_empty());
+    server.run(&["bench", "server", "--messages", "0"]).exits(2);
+    server.run(&["bench", "server", "--durability", "rock"]).exits(2).says("flushed");
+}
