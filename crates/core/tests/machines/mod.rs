@@ -1,5 +1,6 @@
 //! The machines as the golden scripts drive them: words in, words out.
 
+mod group;
 mod link;
 
 use std::collections::BTreeMap;
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use gapless_core::{
     Amount, Batcher, BatcherLimits, Credit, Cursor, DedupWindow, Expect, FailReason, GapReason,
-    Link, Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor, subscriber,
-    topic,
+    Group, Link, Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor,
+    subscriber, topic,
 };
 
 /// One machine of a story.
@@ -21,6 +22,7 @@ pub(crate) enum Machine {
     Credit(Credit),
     Subscriber(Subscriber),
     Link(Link),
+    Group(Box<Group>),
 }
 
 /// The `name=value` words of a command.
@@ -121,6 +123,7 @@ impl Machine {
             "credit" => Self::Credit(Credit::new(words.amount()).expect("a window")),
             "subscriber" => Self::Subscriber(Subscriber::new(words.millis("ttl"))),
             "link" => Self::Link(link::new(&words)),
+            "group" => Self::Group(Box::new(group::new(&words))),
             other => panic!("no machine {other}"),
         }
     }
@@ -139,6 +142,7 @@ impl Machine {
             Self::Credit(machine) => run_credit(machine, now, verb, &words),
             Self::Subscriber(machine) => run_subscriber(machine, now, verb, &words),
             Self::Link(machine) => link::run(machine, now, verb, &words),
+            Self::Group(machine) => group::run(machine, now, verb, &words),
         }));
         result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
