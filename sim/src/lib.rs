@@ -8,7 +8,8 @@
 //!
 //! Where things are: `plan` draws sizes and frequencies, `workload` publishes, `admin` makes
 //! and follows topics, `hook` does things within a flush, `crash` ends and reopens; `model`
-//! and `decide` say what must be, `follower` and `checks` compare; `run` is the whole of it.
+//! and `decide` say what must be, `follower` and `checks` compare; `run` is the whole of it;
+//! `members` is a world of its own, about groups.
 
 mod admin;
 mod checks;
@@ -16,6 +17,7 @@ mod crash;
 mod decide;
 mod follower;
 mod hook;
+mod members;
 mod model;
 mod plan;
 mod random;

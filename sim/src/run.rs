@@ -53,7 +53,10 @@ pub fn run(seed: u64, options: RunOptions) -> Result<Report, String> {
     });
     let report =
         Report { seed, hash: world.trace.hash(), lines: world.trace.lines(), counts: world.counts };
-    let Err(violation) = result else { return Ok(report) };
+    let Err(violation) = result else {
+        // Members of groups have a world of their own, of the same seed.
+        return crate::members::run(seed).map(|()| report);
+    };
     let recent: Vec<&str> = world.trace.recent().collect();
     let story = format!(
         "seed {seed}, step {}: {violation}\n  the last lines of the trace:\n    {}",

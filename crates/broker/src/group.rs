@@ -360,7 +360,14 @@ impl Inner {
             let state = group.lock();
             (state.machine.settings().source.clone(), state.machine.frontier())
         };
-        let mut source = Some(self.source_at(&pattern, place)?);
+        // What is done may reach into positions that were skipped: up to the next message that
+        // is not. Nobody stands there, so it is read from before them.
+        let jumps = self.journal.jumps();
+        let mut at = place;
+        while let Some(jump) = jumps.iter().find(|jump| jump.last < at && at < jump.next) {
+            at = jump.last;
+        }
+        let mut source = Some(Source { place, ..self.source_at(&pattern, at)? });
         let mut state = group.lock();
         if state.needs_source() && state.machine.frontier() == place && !state.deleted {
             std::mem::swap(&mut state.source, &mut source);

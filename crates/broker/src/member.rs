@@ -218,10 +218,18 @@ impl MemberHandle {
             Input::Commit { .. } => state.machine.leave_bytes_max(self.id),
             _ => state.machine.record_bytes_max(leases),
         };
-        let acks = matches!(input, Input::Ack { .. } | Input::Commit { .. });
+        let said = match &input {
+            Input::Ack { .. } => Said::Ack,
+            Input::Commit { .. } => Said::Commit,
+            _ => Said::Failure,
+        };
         let stepped = self.inner.group_step(&self.group, &mut state, (input, bytes));
+        if !matches!(said, Said::Ack) {
+            // More than what was named may have ended: what was leased and not handed out yet.
+            state.voided += 1;
+        }
         if let Ok(stepped) = &stepped {
-            self.inner.count_said(&mut state, self.id, (acks, stepped.taken));
+            self.inner.count_said(&mut state, self.id, (said != Said::Failure, stepped.taken));
         }
         drop(state);
         if self.inner.journal.wants_keeping() {
@@ -229,6 +237,14 @@ impl MemberHandle {
         }
         Acking::new(stepped)
     }
+}
+
+/// What a member says of messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Ack,
+    Commit,
+    Failure,
 }
 
 impl Inner {
