@@ -180,7 +180,7 @@ impl Intake {
     }
 
     async fn lines_of(&mut self, mut piece: Bytes) -> Result<(), Problem> {
-        while let Some(end) = memchr(&piece) {
+        while let Some(end) = memchr::memchr(b'\n', &piece) {
             let mut line = piece.split_to(end + 1);
             line.truncate(end);
             if !self.rest.is_empty() {
@@ -475,9 +475,4 @@ impl Answers {
         self.out.extend_from_slice(value.to_string().as_bytes());
         self.out.push(b'\n');
     }
-}
-
-/// Where the next line ends.
-fn memchr(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|byte| *byte == b'\n')
 }
