@@ -25,6 +25,9 @@ use crate::router::Mailbox;
 use crate::subscription::Shared;
 
 /// What a step of history gives.
+/// Topics that a follower remembers; past it, it asks for each again.
+const CELLS_MAX: usize = 65_536;
+
 type Step = Result<Vec<Bytes>, ReadError>;
 
 /// A place in the journal.
@@ -45,6 +48,8 @@ pub(crate) struct PatternFollower {
     live: bool,
     /// Recovery is done when everything that was there when it began was handed out.
     target: Position,
+    /// Topics whose batches came by, if they are wanted. A number is never given twice.
+    cells: HashMap<TopicId, Option<Arc<Cell>>>,
     /// Floors that were told, so that none is told twice.
     told: HashMap<TopicId, Seq>,
     trims_seen: Option<u64>,
@@ -71,6 +76,7 @@ impl PatternFollower {
             recovering: false,
             live: false,
             target: inner.journal.last_settled(),
+            cells: HashMap::new(),
             told: HashMap::new(),
             trims_seen: None,
         }
@@ -230,6 +236,15 @@ impl PatternFollower {
         self.reading = Some(inner.journal.read_pattern(reader, is_wanted, bytes));
     }
 
+    /// The topic of this number, if it is wanted and still there.
+    fn wanted(&mut self, inner: &Inner, id: TopicId) -> Option<Arc<Cell>> {
+        if self.cells.len() >= CELLS_MAX {
+            self.cells.clear();
+        }
+        let look = || wanted(inner, &self.pattern, id);
+        self.cells.entry(id).or_insert_with(look).clone()
+    }
+
     /// Tells of wanted topics that were trimmed beyond the place where this one stands.
     fn tell_trimmed(&mut self, inner: &Inner) {
         let trims = inner.trims.load(Ordering::Acquire);
@@ -266,17 +281,20 @@ impl PatternFollower {
             let Ok(entry) = Entry::take_trusted(&mut bytes) else { continue };
             let header = entry.header;
             let is_batch = header.kind == EntryKind::Batch;
-            let cell = is_batch.then(|| wanted(inner, &self.pattern, header.topic)).flatten();
+            let cell = is_batch.then(|| self.wanted(inner, header.topic)).flatten();
             let from = header.seq.plus(self.next.distance(header.position));
             let end = header.last_position().next();
-            let Some(cell) = cell else {
+            let looked = cell.and_then(|cell| {
+                let gone = gone_of(&cell, &header, from, now).ok()?;
+                Some((cell, gone))
+            });
+            let Some((cell, gone)) = looked else {
                 self.next = self.next.max(end);
                 continue;
             };
             let continues = run.as_ref().is_some_and(|run| {
                 run.cell.id == cell.id && run.to.next() == from && from == header.seq
             });
-            let gone = gone_of(&cell, &header, from, now);
             if !continues || gone.is_some() {
                 // What comes before a notice must be told before it.
                 self.finish_run(run.take(), now);
@@ -345,19 +363,25 @@ fn gone_of(
     header: &EntryHeader,
     from: Seq,
     now: Timestamp,
-) -> Option<(Seq, GapReason)> {
+) -> Result<Option<(Seq, GapReason)>, Deleted> {
     let state = cell.lock();
+    if state.deleted {
+        return Err(Deleted);
+    }
     let (view, last) = (state.view(), header.last_seq());
-    if header.count == 0 {
+    Ok(if header.count == 0 {
         Some((last, GapReason::Compaction))
     } else if from < view.first {
         Some((last.min(view.first.prev()), view.floor_reason))
     } else {
         // Past its age it is gone, whether or not the keeper has come to it (C4).
-        let age = state.settings.retention.age?;
-        (header.time.after(age) <= now).then_some((last, GapReason::Retention))
-    }
+        let aged = state.settings.retention.age.is_some_and(|age| header.time.after(age) <= now);
+        aged.then_some((last, GapReason::Retention))
+    })
 }
+
+/// The topic is gone, and all of it with it.
+struct Deleted;
 
 /// Neighbouring batches of one topic.
 struct Run {
