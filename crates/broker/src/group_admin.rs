@@ -234,7 +234,10 @@ impl Broker {
             let member = MemberState { name: join.name.clone(), notices, full: None };
             state.members.insert(id, member);
             let input = Input::Join { member: id, window: join.window };
-            inner.group_step(&group, &mut state, (input, 0))?;
+            if let Err(error) = inner.group_step(&group, &mut state, (input, 0)) {
+                state.members.remove(&id);
+                return Err(error.into());
+            }
             id
         };
         let fields = [("group", name.as_str().into()), ("member", join.name.as_str().into())];

@@ -122,7 +122,9 @@ impl Acking {
     /// What is known at once; durability is still to come.
     ///
     /// # Errors
-    /// When the system is in trouble; nothing was changed then.
+    /// When the system is in trouble; nothing was changed then. With
+    /// [`PubSubError::Unavailable`] too much waits to be written: wait for
+    /// [`Broker::room`](crate::Broker::room) and say it again.
     pub fn outcome(&self) -> Result<AckOutcome, PubSubError> {
         self.outcome.clone()
     }

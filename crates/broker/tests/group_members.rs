@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::*;
-use gapless_broker::{Broker, Handed, Join, block_on};
+use gapless_broker::{Broker, GroupError, Handed, Join, Member, block_on};
 use gapless_core::{
-    GroupSettings, Message, Mode, PublishOptions, RetryPolicy, TopicSettings, Waits,
+    GroupSettings, Message, Mode, PubSubError, PublishOptions, RetryPolicy, TopicSettings, Waits,
 };
 
 const MEMBERS: usize = 50;
@@ -46,7 +46,15 @@ fn fifty_members_of_a_keyed_group_keep_each_key_in_order() {
                 Message::new(index.to_string()).with_key((index % KEYS).to_string())
             };
             let batch: Vec<Message> = part.iter().map(message).collect();
-            broker.publish_batch(&name("t"), &batch, &PublishOptions::default()).wait().unwrap();
+            loop {
+                let options = PublishOptions::default();
+                let publishing = broker.publish_batch(&name("t"), &batch, &options);
+                if publishing.is_accepted() {
+                    publishing.wait().unwrap();
+                    break;
+                }
+                block_on(broker.room());
+            }
         }
         let deadline = std::time::Instant::now() + PATIENCE;
         while done.load(Ordering::Acquire) < MESSAGES {
@@ -72,20 +80,22 @@ fn fifty_members_of_a_keyed_group_keep_each_key_in_order() {
 fn work(broker: &Broker, id: usize, seen: &Mutex<BTreeMap<usize, Vec<usize>>>, done: &AtomicUsize) {
     let mut dice = Dice::new(id as u64 + 1);
     let join = Join { name: format!("m{id}"), window: 8 };
-    let Ok(mut member) = broker.join_group(&name("g"), &join) else { return };
+    let Some(mut member) = joined(broker, &join) else { return };
     loop {
         let Ok(handed) = block_on(member.next()) else { return };
         let Handed::Messages(leased) = handed else { continue };
         if dice.roll(100) == 0 {
             drop(member);
-            let Ok(new) = broker.join_group(&name("g"), &join) else { return };
+            let Some(new) = joined(broker, &join) else { return };
             member = new;
             continue;
         }
         for each in leased.messages().iter() {
             let lease = [leased.lease_of(each.position)];
             if dice.roll(50) == 0 {
-                drop(member.nack(&lease, None, "not now"));
+                while member.nack(&lease, None, "not now").outcome().is_err() {
+                    block_on(broker.room());
+                }
                 continue;
             }
             let body = each.message.body.as_deref().unwrap_or_default();
@@ -96,13 +106,30 @@ fn work(broker: &Broker, id: usize, seen: &Mutex<BTreeMap<usize, Vec<usize>>>, d
             // Noted before the ack, and taken back if that comes too late.
             let mut all = seen.lock().expect("nobody panics with it");
             all.entry(index % KEYS).or_default().push(index);
-            let outcome = member.ack(&lease).outcome().expect("the disk is well");
+            let outcome = loop {
+                match member.ack(&lease).outcome() {
+                    // Too much waits to be written.
+                    Err(PubSubError::Unavailable) => block_on(broker.room()),
+                    outcome => break outcome.expect("the disk is well"),
+                }
+            };
             if outcome.taken == 0 {
                 all.entry(index % KEYS).or_default().retain(|other| *other != index);
                 continue;
             }
             drop(all);
             done.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A new member, unless the group is gone.
+fn joined(broker: &Broker, join: &Join) -> Option<Member> {
+    loop {
+        match broker.join_group(&name("g"), join) {
+            Ok(member) => return Some(member),
+            Err(GroupError::System(PubSubError::Unavailable)) => block_on(broker.room()),
+            Err(_) => return None,
         }
     }
 }
