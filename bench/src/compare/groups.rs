@@ -4,11 +4,12 @@
 //! that was not taken or not acknowledged. Each system is measured with acks as safe as it
 //! makes them; the name of the contender says how safe. Who has no groups yet is left out.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::link::{Seen, WAIT_MAX};
+use super::link::{Link, Seen, WAIT_MAX};
 use super::live::MESSAGE_BYTES;
 use super::load::{Bound, Window};
 use super::publish::publisher;
@@ -91,32 +92,42 @@ fn take_all(
     let mut control = system.connect(address)?;
     groups.create_group(&mut control, group)?;
     let links = (0..members).map(|_| system.connect(address)).collect::<Result<Vec<_>>>()?;
+    let closers = links.iter().map(Link::closer).collect::<Result<Vec<_>>>()?;
     let taken = &AtomicU64::new(0);
+    let is_over = &AtomicBool::new(false);
     let meter = Meter::start(&stage.server)?;
     thread::scope(|scope| {
         let take = |(member, mut link)| -> Result<()> {
             groups.join(&mut link, group, member)?;
-            while taken.load(Ordering::Acquire) < count {
+            loop {
                 let mut seen = Seen::default();
-                link.receive(&mut seen)?;
-                taken.fetch_add(seen.messages, Ordering::AcqRel);
+                match link.receive(&mut seen) {
+                    Ok(()) => taken.fetch_add(seen.messages, Ordering::AcqRel),
+                    // There is nothing left, and the link was closed to say so.
+                    Err(_) if is_over.load(Ordering::Acquire) => return Ok(()),
+                    Err(error) => return Err(error),
+                };
             }
-            Ok(())
         };
         let links = links.into_iter().enumerate();
         let threads: Vec<_> = links.map(|each| scope.spawn(move || take(each))).collect();
         let all = wait_for_all((taken, count), groups, (&mut control, group));
         let measured = meter.rate(&stage.server, count);
-        // Whoever could not get what it needs says more than the one who waited for it.
-        taken.fetch_max(count, Ordering::AcqRel);
+        is_over.store(true, Ordering::Release);
+        for closer in &closers {
+            // An error says that the link is closed already.
+            let _ = closer.shutdown(Shutdown::Both);
+        }
+        // A member that failed says more than the one who waited for it.
         for thread in threads {
             thread.join().unwrap_or_else(|_| Err("a member panicked".into()))?;
         }
+        all?;
         let taken = taken.load(Ordering::Acquire);
         if taken != count {
             return Err(format!("{taken} were taken, {count} are there").into());
         }
-        all.and(measured)
+        measured
     })
 }
 
@@ -124,7 +135,7 @@ fn take_all(
 fn wait_for_all(
     (taken, count): (&AtomicU64, u64),
     groups: &dyn Groups,
-    (control, group): (&mut super::link::Link, Group<'_>),
+    (control, group): (&mut Link, Group<'_>),
 ) -> Result<()> {
     let deadline = Instant::now() + 2 * WAIT_MAX;
     loop {

@@ -91,6 +91,11 @@ impl Link {
         Ok(self.stream.write_all(bytes)?)
     }
 
+    /// A handle by which another thread can close this link.
+    pub(super) fn closer(&self) -> Result<TcpStream> {
+        Ok(self.stream.try_clone()?)
+    }
+
     /// Reads once, unless a whole item is there already; counts all that is whole, and sends
     /// what is owed for it.
     pub(super) fn receive(&mut self, seen: &mut Seen<'_>) -> Result<()> {

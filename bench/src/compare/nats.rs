@@ -159,8 +159,8 @@ impl Groups for Nats {
     }
 }
 
-/// How long a pull may wait: at the end of a run members wait for nothing that long.
-const PULL_NANOS: u64 = 200_000_000;
+/// How long a pull may wait: longer than any message lets itself be waited for here.
+const PULL_NANOS: u64 = 20_000_000_000;
 
 /// A member's side: acks for what came, and the next pull while the last is half taken.
 struct Pulls {
