@@ -17,6 +17,7 @@ mod live;
 mod load;
 mod many;
 mod native;
+mod native_groups;
 mod nats;
 mod page;
 mod plan;

@@ -45,7 +45,12 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
     let mut filled = Vec::new();
     for contender in contenders {
         run.tell(&format!("filling {}", contender.name()));
-        filled.push((contender, fill(run, &contender)?));
+        let stage = fill(run, &contender)?;
+        if has_groups(&contender, &stage)? {
+            filled.push((contender, stage));
+        } else {
+            run.tell(&format!("{} does not offer groups: left out", contender.name()));
+        }
     }
     for members in MEMBERS {
         let title = match members {
@@ -79,6 +84,14 @@ fn fill(run: &Run<'_>, contender: &Contender) -> Result<Stage> {
         return Err(format!("{}: only {stored} could be stored in time", contender.name()).into());
     }
     Ok(stage)
+}
+
+/// Whether the server itself offers what its protocol has.
+fn has_groups(contender: &Contender, stage: &Stage) -> Result<bool> {
+    let system = contender.who.system();
+    let groups = system.groups().ok_or("a system without groups")?;
+    let mut link = system.connect(stage.server.address())?;
+    groups.create_group(&mut link, Group { topic: TOPIC, name: "probe", batch: 1 })
 }
 
 fn take_all(

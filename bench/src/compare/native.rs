@@ -12,7 +12,7 @@ use gapless_protocol::{
 };
 
 use super::link::{Dialect, Link, Seen};
-use super::systems::{Part, Store, System, To};
+use super::systems::{Groups, Part, Store, System, To};
 use crate::benches::store::Result;
 use crate::benches::wire::frames::{self, delivered};
 
@@ -107,6 +107,10 @@ impl System for Native {
         true
     }
 
+    fn groups(&self) -> Option<&dyn Groups> {
+        Some(self)
+    }
+
     fn following(&self) -> Box<dyn Dialect> {
         Box::new(Frames::default())
     }
@@ -164,7 +168,7 @@ fn encode(verb: impl Into<Verb>, number: u128) -> Result<Vec<u8>> {
 }
 
 /// Asks and takes the next frame for the answer.
-fn ask(link: &mut Link, verb: impl Into<Verb>) -> Result<Verb> {
+pub(super) fn ask(link: &mut Link, verb: impl Into<Verb>) -> Result<Verb> {
     link.send(&encode(verb, 1)?)?;
     link.parse(|bytes| match frames::Seen::first(bytes) {
         Some(frame) => Ok(Some((frame.bytes.len(), decode(frame)?))),
@@ -172,7 +176,7 @@ fn ask(link: &mut Link, verb: impl Into<Verb>) -> Result<Verb> {
     })
 }
 
-fn decode(frame: frames::Seen<'_>) -> Result<Verb> {
+pub(super) fn decode(frame: frames::Seen<'_>) -> Result<Verb> {
     let mut bytes = BytesMut::from(frame.bytes);
     let frame = Decoder::new(FrameLimit::MAX).decode(&mut bytes)?;
     Ok(Verb::decode(&frame.ok_or("half a frame")?)?)

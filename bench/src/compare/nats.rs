@@ -128,14 +128,14 @@ impl System for Nats {
 
 /// A pull consumer with explicit acks, otherwise with the server's defaults.
 impl Groups for Nats {
-    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<()> {
+    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<bool> {
         let (stream, name) = (stream(group.topic), group.name);
         let consumer = json!({
             "stream_name": stream,
             "config": { "durable_name": name, "ack_policy": "explicit", "deliver_policy": "all" },
         });
         let what = format!("CONSUMER.DURABLE.CREATE.{stream}.{name}");
-        ask(link, &what, &consumer.to_string()).map(|_| ())
+        ask(link, &what, &consumer.to_string()).map(|_| true)
     }
 
     fn join(&self, link: &mut Link, group: Group<'_>, _: usize) -> Result<()> {

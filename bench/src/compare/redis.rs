@@ -94,10 +94,10 @@ impl System for Redis {
 }
 
 impl Groups for Redis {
-    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<()> {
+    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<bool> {
         let (topic, name) = (group.topic.as_bytes(), group.name.as_bytes());
         link.send(&command(&[b"XGROUP", b"CREATE", topic, name, b"0"]))?;
-        link.parse(|bytes| Ok(skip(bytes)?.map(|len| (len, ()))))
+        link.parse(|bytes| Ok(skip(bytes)?.map(|len| (len, true))))
     }
 
     fn join(&self, link: &mut Link, group: Group<'_>, member: usize) -> Result<()> {

@@ -110,8 +110,9 @@ pub(super) trait System: Sync {
 
 /// Groups: each message to one member, which acknowledges it.
 pub(super) trait Groups: Sync {
-    /// Makes a group that begins with the first stored message.
-    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<()>;
+    /// Makes a group that begins with the first stored message; false if this server does not
+    /// offer what its protocol has.
+    fn create_group(&self, link: &mut Link, group: Group<'_>) -> Result<bool>;
 
     /// Becomes a member: from now on, what is received is acknowledged at once.
     fn join(&self, link: &mut Link, group: Group<'_>, member: usize) -> Result<()>;
