@@ -55,7 +55,13 @@ fn child_that_copies_until_it_is_killed() {
 fn copy_for_ever(broker: &Broker, round: u64, thread: u64) {
     let mut dice = Dice::new(round * 100 + thread);
     let join = Join { name: format!("copier-{thread}"), window: 20 };
-    let new = || broker.join_group(&name("copy"), &join).expect("the group is there");
+    let new = || loop {
+        match broker.join_group(&name("copy"), &join) {
+            Ok(member) => return member,
+            // Too much waits to be written.
+            Err(_) => block_on(broker.room()),
+        }
+    };
     let mut member = new();
     loop {
         let Ok(handed) = block_on(member.next()) else { return };
@@ -68,8 +74,9 @@ fn copy_for_ever(broker: &Broker, round: u64, thread: u64) {
                 continue;
             }
             1 => {
-                let acking = member.nack(leased.leases(), None, "not today");
-                acking.wait().expect("the disk is well");
+                while member.nack(leased.leases(), None, "not today").wait().is_err() {
+                    block_on(broker.room());
+                }
                 continue;
             }
             _ => {}
