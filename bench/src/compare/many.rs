@@ -49,7 +49,7 @@ pub(super) fn connections(run: &mut Run<'_>) -> Result<()> {
         drop((warm, idle));
         let measured = Measured { figure: each, ..connected };
         run.add("idle", (&title, Counts::Bytes), contender, measured);
-        let connects = "connections made, one after another, each with a subscription";
+        let connects = "connections made one by one, with a subscription";
         run.add("idle", (connects, Counts::PerSecond), contender, connected);
         Ok(())
     })

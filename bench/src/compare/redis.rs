@@ -208,6 +208,10 @@ struct Replies {
     last_id: Vec<u8>,
     is_due: bool,
     member: Option<Member>,
+    /// The last push up to its body, and the bytes of the body: the next one mostly begins
+    /// with the same bytes, and need not be parsed.
+    push_head: Vec<u8>,
+    push_body: usize,
 }
 
 /// A member of a group: what it took and has not acknowledged.
@@ -248,6 +252,18 @@ impl<'a> Walk<'a> {
 }
 
 impl Replies {
+    /// Takes pushes as long as they are like the last one; tells how many bytes that were.
+    fn like_the_last(&self, bytes: &[u8], seen: &mut Seen<'_>) -> usize {
+        let (head, body) = (self.push_head.len(), self.push_body);
+        let mut at = 0;
+        while head > 0 && bytes[at..].starts_with(&self.push_head) {
+            let Some(push) = bytes.get(at..at + head + body + 2) else { break };
+            count(&push[head..head + body], seen);
+            at += push.len();
+        }
+        at
+    }
+
     fn array(&mut self, bytes: &[u8], seen: &mut Seen<'_>) -> Result<()> {
         let mut walk = Walk { bytes };
         let values = walk.array()?;
@@ -259,6 +275,8 @@ impl Replies {
                     return Err(format!("redis: {}", String::from_utf8_lossy(kind)).into());
                 }
                 count(body, seen);
+                let head = bytes.len() - walk.bytes.len() - body.len() - 2;
+                (self.push_head, self.push_body) = (bytes[..head].to_vec(), body.len());
                 Ok(())
             }
             Arrays::Stream => {
@@ -296,13 +314,14 @@ fn count(body: &[u8], seen: &mut Seen<'_>) {
 
 impl Dialect for Replies {
     fn take(&mut self, bytes: &[u8], seen: &mut Seen<'_>) -> Result<usize> {
-        let mut at = 0;
+        let mut at = self.like_the_last(bytes, seen);
         while let Some(len) = skip(&bytes[at..])? {
             match bytes[at] {
                 b'*' => self.array(&bytes[at..at + len], seen)?,
                 _ => seen.answers += 1,
             }
             at += len;
+            at += self.like_the_last(&bytes[at..], seen);
         }
         Ok(at)
     }
@@ -353,6 +372,10 @@ mod tests {
         let mut replies = Replies { arrays: Arrays::Pushes, ..Replies::default() };
         assert_eq!(replies.take(&pushes, &mut seen).unwrap(), pushes.len());
         assert_eq!(seen.messages, 5);
+        let others = Redis.deliveries("other", &[8; 16], 3).unwrap();
+        let mixed = [&pushes[..], &others[..], &pushes[..9]].concat();
+        assert_eq!(replies.take(&mixed, &mut seen).unwrap(), mixed.len() - 9);
+        assert_eq!(seen.messages, 5 + 5 + 3);
     }
 
     #[test]
