@@ -169,8 +169,12 @@ impl GroupCell {
         }
     }
 
-    pub(crate) fn stop_waiting(&self, member: MemberId) {
-        lock(&self.waiting).retain(|(id, _)| *id != member);
+    /// Gives up a member's place in the line. Tells whether it had one.
+    pub(crate) fn stop_waiting(&self, member: MemberId) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let before = waiting.len();
+        waiting.retain(|(id, _)| *id != member);
+        waiting.len() < before
     }
 }
 

@@ -146,6 +146,11 @@ impl Broker {
         self.inner.groups.all().iter().map(|group| self.inner.group_info(group)).collect()
     }
 
+    /// The names of all groups, in order.
+    pub fn group_names(&self) -> Vec<TopicName> {
+        self.inner.groups.all().iter().map(|group| group.name.clone()).collect()
+    }
+
     /// What a group is and how it stands.
     ///
     /// # Errors

@@ -387,12 +387,30 @@ impl Member {
         inner.emit("group.left", &fields);
     }
 
-    /// The next step. Waits if there is nothing yet. Dropping the future loses nothing.
+    /// Lets it have this many more messages than it holds now.
+    pub fn allow_more(&mut self, more: u32) {
+        let held = self.handle.group.lock().machine.in_flight_of(self.handle.id);
+        self.set_window(u32::try_from(held).unwrap_or(u32::MAX).saturating_add(more));
+    }
+
+    /// Whether something is leased to it that [`Member::next`] has not handed out yet.
+    pub fn has_unread(&self) -> bool {
+        self.reading.is_some() || !self.grants.is_empty()
+    }
+
+    /// The next step. Waits if there is nothing yet. Dropping the future loses nothing: what
+    /// it was woken for goes to another member, and what it had leased comes next time.
     ///
     /// # Errors
     /// When the group is deleted, the broker closed, or history damaged.
     pub async fn next(&mut self) -> Result<Handed, MemberError> {
-        poll_fn(|context| self.poll_next(context)).await
+        let mut place = Place { handle: self.handle.clone(), taken: false };
+        let handed = poll_fn(|context| {
+            let polled = self.poll_next(context);
+            place.taken = polled.is_pending();
+            polled
+        });
+        handed.await
     }
 
     /// As [`Member::next`], for those who poll.
@@ -708,6 +726,22 @@ impl Member {
         let stop = Stop { topic, from, to, through: lease.last, reason };
         if let Err(error) = inner.group_gap(group, state, &stop) {
             tracing::warn!(group = group.name.as_str(), %error, "a gap must wait");
+        }
+    }
+}
+
+/// A place in the line of those who wait, given up when nobody waits there any more.
+struct Place {
+    handle: MemberHandle,
+    taken: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let MemberHandle { group, id, .. } = &self.handle;
+        if self.taken && !group.stop_waiting(*id) {
+            // It was woken and did not come: the next one must.
+            group.wake_one();
         }
     }
 }

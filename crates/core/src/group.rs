@@ -440,6 +440,11 @@ impl Group {
         self.room(member)
     }
 
+    /// How many a member has.
+    pub fn in_flight_of(&self, member: MemberId) -> u64 {
+        self.members.get(&member).map_or(0, |member| member.in_flight)
+    }
+
     /// Where the next message lies that may be handed out.
     pub fn first_ready(&self) -> Option<Position> {
         let last = self.open.first_ready()?;

@@ -1,6 +1,8 @@
 //! The broker's answers as verbs, and its errors as numbers of the one list.
 
-use gapless_broker::{FollowError, ReadError, SubscribeError, TopicError, TopicInfo};
+use gapless_broker::{
+    FollowError, GroupError, MemberError, ReadError, SubscribeError, TopicError, TopicInfo,
+};
 use gapless_core::{PubSubError, PublishAck};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb};
 
@@ -44,6 +46,37 @@ pub(crate) fn follow_error(failed: &FollowError) -> ErrorAnswer {
         FollowError::Deleted(_) => ErrorCode::TopicDeleted,
         FollowError::Read(read) => read_code(read),
         FollowError::Closed => ErrorCode::ShuttingDown,
+        _ => ErrorCode::Internal,
+    };
+    error(code, failed)
+}
+
+pub(crate) fn group_error(failed: &GroupError) -> ErrorAnswer {
+    let code = match failed {
+        GroupError::Unknown(_) => ErrorCode::UnknownGroup,
+        GroupError::Exists(_) => ErrorCode::GroupExists,
+        GroupError::Name(_) => ErrorCode::ReservedName,
+        GroupError::Settings(_) => ErrorCode::BadSettings,
+        GroupError::Fixed(_) => ErrorCode::GroupFixed,
+        GroupError::Active { .. } => ErrorCode::GroupActive,
+        GroupError::NeedsTopic(_) => ErrorCode::NeedsTopic,
+        GroupError::TooMany { what: "members", .. } => ErrorCode::TooManyMembers,
+        GroupError::TooMany { .. } => ErrorCode::TooManyGroups,
+        GroupError::NoOrigin { .. } => ErrorCode::NoOrigin,
+        GroupError::Read(read) => read_code(read),
+        GroupError::Topic(failed) => return topic_error(failed),
+        GroupError::Rejected(reason) => ErrorCode::from(reason),
+        GroupError::System(trouble) => ErrorCode::from(trouble),
+        _ => ErrorCode::Internal,
+    };
+    error(code, failed)
+}
+
+pub(crate) fn member_error(failed: &MemberError) -> ErrorAnswer {
+    let code = match failed {
+        MemberError::Deleted(_) => ErrorCode::GroupDeleted,
+        MemberError::Read(read) => read_code(read),
+        MemberError::Closed => ErrorCode::ShuttingDown,
         _ => ErrorCode::Internal,
     };
     error(code, failed)

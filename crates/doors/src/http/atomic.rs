@@ -1,4 +1,5 @@
-//! Publishing to several topics together: after a crash all of it is there, or nothing.
+//! Publishing to several topics together, with acks of what it came from: after a crash all of
+//! it is there, or nothing.
 
 use std::sync::Arc;
 
@@ -6,15 +7,16 @@ use axum::extract::State;
 use axum::routing::post;
 use axum::{Json as JsonAnswer, Router};
 use bytes::Bytes;
-use gapless_broker::Atomic;
+use gapless_broker::{Atomic, MemberHandle};
 use gapless_core::{
-    Durability, Expect, Message, PublishAck, PublishOptions, RejectReason, Seq, TopicName,
+    Durability, Expect, Lease, Message, PublishAck, PublishOptions, RejectReason, Seq, TopicName,
 };
 use gapless_protocol::ErrorCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::http::body::Whole;
+use crate::http::groups::held;
 use crate::http::incoming::Incoming;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
@@ -33,8 +35,11 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 #[serde(deny_unknown_fields)]
 struct Asked<'a> {
     durability: Option<String>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     parts: Vec<PartAsked<'a>>,
+    /// Leases of members that are done with these.
+    #[serde(default)]
+    acks: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +64,14 @@ async fn commit(
     Whole(bytes): Whole,
 ) -> Result<JsonAnswer<Value>, Problem> {
     params.finish()?;
-    let (parts, options) = read(&shared, &bytes)?;
+    let (parts, acks, options) = read(&shared, &bytes)?;
+    let held = held(&shared, None, &acks)?;
+    if held.lost > 0 {
+        // Their member is gone, and so is what it held.
+        return Err(RejectReason::LeaseLost.into());
+    }
+    let acked: Vec<(MemberHandle, Vec<Lease>)> =
+        held.by_member().map(|(member, leases)| (member.clone(), leases.to_vec())).collect();
     let topics: Vec<TopicName> = parts.iter().map(|part| part.topic.clone()).collect();
     let broker = shared.broker.clone();
     // What the newest of a key is may have to be looked up on the disk.
@@ -70,6 +82,9 @@ async fn commit(
                 Some(expect) => atomic.publish_if(&part.topic, &part.messages, expect),
                 None => atomic.publish(&part.topic, &part.messages),
             };
+        }
+        for (member, leases) in &acked {
+            atomic = atomic.ack(member, leases);
         }
         broker.commit(atomic, &options)
     });
@@ -91,7 +106,9 @@ async fn commit(
     Ok(JsonAnswer(json!({ "parts": parts.collect::<Vec<_>>() })))
 }
 
-fn read(shared: &Shared, bytes: &Bytes) -> Result<(Vec<Part>, PublishOptions), Problem> {
+type Read = (Vec<Part>, Vec<String>, PublishOptions);
+
+fn read(shared: &Shared, bytes: &Bytes) -> Result<Read, Problem> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad_request("the body is a JSON object with `parts`"));
     }
@@ -100,8 +117,9 @@ fn read(shared: &Shared, bytes: &Bytes) -> Result<(Vec<Part>, PublishOptions), P
             .with("line", why.line())
             .with("column", why.column())
     })?;
-    if asked.parts.is_empty() || asked.parts.len() > PARTS_MAX {
-        return Err(Problem::bad_request(format_args!("give 1 to {PARTS_MAX} parts")));
+    let nothing = asked.parts.is_empty() && asked.acks.is_empty();
+    if nothing || asked.parts.len() > PARTS_MAX {
+        return Err(Problem::bad_request(format_args!("give 1 to {PARTS_MAX} parts, or acks")));
     }
     let durability = asked.durability.map(|word| {
         Durability::from_name(&word)
@@ -136,7 +154,7 @@ fn read(shared: &Shared, bytes: &Bytes) -> Result<(Vec<Part>, PublishOptions), P
         let expect = one_of("expect_seq", topic_last, "expect_key_seq", key_last)?;
         parts.push(Part { topic, messages, expect });
     }
-    Ok((parts, options))
+    Ok((parts, asked.acks, options))
 }
 
 /// The problem, with the topic that is missing if that is the reason.

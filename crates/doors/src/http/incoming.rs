@@ -59,6 +59,10 @@ pub(crate) struct Incoming<'a> {
     _cursor: Option<IgnoredAny>,
     #[serde(rename = "time_ms")]
     _time_ms: Option<IgnoredAny>,
+    #[serde(rename = "attempt")]
+    _attempt: Option<IgnoredAny>,
+    #[serde(rename = "lease")]
+    _lease: Option<IgnoredAny>,
 }
 
 /// Reads a message out of `bytes`, of which it shares what it can.

@@ -84,7 +84,7 @@ async fn publish_lines(
 async fn read(
     State(shared): State<Arc<Shared>>,
     TopicPath(topic): TopicPath,
-    path: Seqs,
+    path: SeqPath,
     params: Params,
 ) -> Result<Response, Problem> {
     params.finish()?;
@@ -95,7 +95,7 @@ async fn read(
 async fn read_body(
     State(shared): State<Arc<Shared>>,
     TopicPath(topic): TopicPath,
-    path: Seqs,
+    path: SeqPath,
     params: Params,
 ) -> Result<Response, Problem> {
     params.finish()?;
@@ -133,9 +133,9 @@ async fn cancel(
 }
 
 /// The seq that the path names.
-struct Seqs(Seq);
+pub(crate) struct SeqPath(pub(crate) Seq);
 
-impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Seqs {
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for SeqPath {
     type Rejection = Problem;
 
     async fn from_request_parts(

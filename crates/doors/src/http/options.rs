@@ -20,6 +20,10 @@ pub struct HttpOptions {
     /// How long a long poll of a stream waits. Short, so that it passes every proxy, and
     /// because coming back costs one small request.
     pub long_poll: Duration,
+    /// Most members of groups that live between requests.
+    pub members_max: usize,
+    /// How long such a member lives without a request, at least; and as long as a lease of it.
+    pub member_idle: Duration,
     /// How long connections get to finish when the door closes.
     pub drain: Duration,
     /// Most topics that `/metrics` shows one by one; with more, it shows none of them.
@@ -42,6 +46,8 @@ impl Default for HttpOptions {
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
             long_poll: Duration::from_secs(3),
+            members_max: 10_000,
+            member_idle: Duration::from_secs(60),
             drain: Duration::from_secs(5),
             metrics_topics_max: 1000,
             sample_interval: Duration::from_secs(1),

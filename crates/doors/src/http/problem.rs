@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use gapless_broker::{SubscribeError, TopicError};
+use gapless_broker::{GroupError, SubscribeError, TopicError};
 use gapless_core::{Fate, PubSubError, RejectReason};
 use gapless_protocol::{ErrorAnswer, ErrorCode};
 use serde_json::{Map, Value, json};
@@ -89,6 +89,17 @@ impl From<ErrorAnswer> for Problem {
 impl From<TopicError> for Problem {
     fn from(failed: TopicError) -> Self {
         answers::topic_error(&failed).into()
+    }
+}
+
+impl From<GroupError> for Problem {
+    fn from(failed: GroupError) -> Self {
+        let members = match &failed {
+            GroupError::Active { members, .. } => Some(*members),
+            _ => None,
+        };
+        let problem = Self::from(answers::group_error(&failed));
+        members.map_or(problem.clone(), |members| problem.with("members", members))
     }
 }
 
@@ -196,11 +207,17 @@ fn status(code: ErrorCode) -> StatusCode {
     match code {
         ErrorCode::UnknownTopic
         | ErrorCode::UnknownSubscription
+        | ErrorCode::UnknownGroup
+        | ErrorCode::UnknownMember
         | ErrorCode::NoSuchPath
         | ErrorCode::NoSuchMessage => StatusCode::NOT_FOUND,
         ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        ErrorCode::TopicDeleted => StatusCode::GONE,
+        ErrorCode::TopicDeleted | ErrorCode::GroupDeleted => StatusCode::GONE,
         ErrorCode::TopicExists
+        | ErrorCode::GroupExists
+        | ErrorCode::GroupFixed
+        | ErrorCode::GroupActive
+        | ErrorCode::NoOrigin
         | ErrorCode::StorageFixed
         | ErrorCode::Ahead
         | ErrorCode::NoSubscribers
@@ -216,8 +233,11 @@ fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::QueueFull
         | ErrorCode::TooManyConnections
         | ErrorCode::TooManySubscriptions
+        | ErrorCode::TooManyMembers
         | ErrorCode::TooMuchInFlight => StatusCode::TOO_MANY_REQUESTS,
-        ErrorCode::StorageFull | ErrorCode::TooManyTopics => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorCode::StorageFull | ErrorCode::TooManyTopics | ErrorCode::TooManyGroups => {
+            StatusCode::INSUFFICIENT_STORAGE
+        }
         ErrorCode::NotStarted
         | ErrorCode::Stopped
         | ErrorCode::Poisoned

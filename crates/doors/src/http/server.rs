@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) options: HttpOptions,
     /// A permit for each open stream.
     pub(crate) streams: Arc<Semaphore>,
+    /// Members of groups, who live between requests.
+    pub(crate) members: groups::Members,
     /// The streams of the Durable Streams protocol.
     pub(crate) durable: durable::Streams,
     /// What is recorded for Prometheus, if the process records it.
@@ -160,6 +162,7 @@ impl HttpDoor {
             since,
             sessions,
             sampler: Sampler::new(broker.clone(), doors, &self.options, self.closing.clone()),
+            members: groups::Members::new(since),
             durable: durable::Streams::open(&broker),
             broker,
             options: self.options.clone(),
@@ -171,6 +174,7 @@ impl HttpDoor {
         // A door serves one broker: the first it was given.
         if self.paths.all.set(router(Arc::clone(&shared))).is_ok() {
             self.chores.spawn(Arc::clone(&shared.sampler).run());
+            self.chores.spawn(groups::sweep(Arc::clone(&shared)));
             self.chores.spawn(durable::sweep(shared));
         }
     }

@@ -69,9 +69,11 @@ struct DedupChanges {
 }
 
 /// Not named; or named with nothing, or with something.
-type Named<T> = Option<Option<T>>;
+pub(crate) type Named<T> = Option<Option<T>>;
 
-fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Named<T>, D::Error> {
+pub(crate) fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Named<T>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
@@ -129,7 +131,11 @@ impl Changes {
     }
 }
 
-fn word<T>(setting: &str, text: &str, read: fn(&str) -> Option<T>) -> Result<T, Problem> {
+pub(crate) fn word<T>(
+    setting: &str,
+    text: &str,
+    read: fn(&str) -> Option<T>,
+) -> Result<T, Problem> {
     read(text).ok_or_else(|| {
         let detail = format_args!("{setting} cannot be {text:?}; see /openapi.json for the words");
         Problem::new(ErrorCode::BadSettings, detail)

@@ -65,6 +65,11 @@ impl<'a> Shown<'a> {
         out.extend_from_slice(b",\"cursor\":\"");
         put_token(out, self.token);
         put_number(out, b"\",\"time_ms\":", self.time.0);
+        self.put_content(out);
+    }
+
+    /// Appends what the publisher gave, each member with a comma before it.
+    pub(crate) fn put_content(&self, out: &mut Vec<u8>) {
         put_bytes(out, "key", self.key);
         put_bytes(out, "id", self.id);
         if let Some(ttl_ms) = self.ttl_ms {

@@ -1,0 +1,171 @@
+//! Dead letters of a group: listed, shown, driven again, removed.
+
+use std::sync::Arc;
+
+use axum::Json as JsonAnswer;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use gapless_broker::{DeadLetter, LETTERS_MAX, LetterFilter};
+use gapless_core::time::whole_ms;
+use gapless_core::{Epoch, Pattern, Position, Seq, Token, TopicName};
+use gapless_protocol::ErrorCode;
+use serde_json::{Value, json};
+
+use crate::http::messages::SeqPath;
+use crate::http::params::Params;
+use crate::http::problem::Problem;
+use crate::http::server::{Shared, blocking};
+use crate::http::shown::Shown;
+use crate::http::topics::TopicPath;
+
+/// Letters in one answer, unless the request says otherwise.
+const LIST_DEFAULT: usize = 50;
+/// Bytes of the letters in one answer, about.
+const ANSWER_BYTES: usize = 8 * 1024 * 1024;
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(group): TopicPath,
+    mut params: Params,
+) -> Result<Response, Problem> {
+    let from = params.parsed("from")?.map_or(Seq(1), Seq);
+    let limit = params.parsed("limit")?.unwrap_or(LIST_DEFAULT).clamp(1, LETTERS_MAX);
+    params.finish()?;
+    let broker = shared.broker.clone();
+    // One more tells whether there are more.
+    let letters = blocking(move || broker.dead_letters(&group, from, limit + 1)).await??;
+    let mut shown = Vec::new();
+    let mut next = None;
+    for (at, letter) in letters.iter().enumerate() {
+        if at == limit || shown.len() >= ANSWER_BYTES {
+            next = Some(letter.seq.0);
+            break;
+        }
+        put(letter, &mut shown);
+        shown.push(b',');
+    }
+    if letters.len() == LETTERS_MAX && next.is_none() {
+        next = letters.last().map(|last| last.seq.next().0);
+    }
+    shown.pop();
+    let mut out = b"{\"letters\":[".to_vec();
+    out.extend_from_slice(&shown);
+    out.extend_from_slice(format!("],\"next\":{}}}", json!(next)).as_bytes());
+    Ok(json_answer(out))
+}
+
+pub(super) async fn show(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(group): TopicPath,
+    SeqPath(seq): SeqPath,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish()?;
+    let (broker, name) = (shared.broker.clone(), group.clone());
+    let letter = blocking(move || broker.dead_letter(&name, seq)).await??;
+    let letter = letter.ok_or_else(|| no_letter(&group, seq))?;
+    let mut out = Vec::new();
+    put(&letter, &mut out);
+    Ok(json_answer(out))
+}
+
+pub(super) async fn redrive(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(group): TopicPath,
+    mut params: Params,
+) -> Result<JsonAnswer<Value>, Problem> {
+    let which = filter(&mut params)?;
+    let rate = params.parsed::<u32>("rate")?;
+    params.finish()?;
+    if rate == Some(0) {
+        return Err(Problem::bad_request("`rate` is letters per second, at least 1"));
+    }
+    let broker = shared.broker.clone();
+    let done = blocking(move || broker.redrive(&group, &which, rate)).await??;
+    Ok(JsonAnswer(json!({ "moved": done.moved, "goes_on": done.goes_on })))
+}
+
+pub(super) async fn remove(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(group): TopicPath,
+    mut params: Params,
+) -> Result<JsonAnswer<Value>, Problem> {
+    let which = filter(&mut params)?;
+    let all = params.switch("all")?.unwrap_or(false);
+    params.finish()?;
+    if which == LetterFilter::all() && !all {
+        return Err(Problem::bad_request("say which, or `all=true`: they are gone for ever"));
+    }
+    let broker = shared.broker.clone();
+    let removed = blocking(move || broker.remove_dead_letters(&group, &which)).await??;
+    Ok(JsonAnswer(json!({ "removed": removed })))
+}
+
+pub(super) async fn end(
+    State(shared): State<Arc<Shared>>,
+    TopicPath(group): TopicPath,
+    SeqPath(seq): SeqPath,
+    params: Params,
+) -> Result<StatusCode, Problem> {
+    params.finish()?;
+    let (broker, name) = (shared.broker.clone(), group.clone());
+    let one = LetterFilter::one(seq);
+    match blocking(move || broker.remove_dead_letters(&name, &one)).await?? {
+        0 => Err(no_letter(&group, seq)),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+fn filter(params: &mut Params) -> Result<LetterFilter, Problem> {
+    let topic = params
+        .text("topic")?
+        .map(|text| Pattern::parse(&text).map_err(|why| Problem::new(ErrorCode::BadPattern, why)));
+    Ok(LetterFilter {
+        from: params.parsed("from")?.map(Seq),
+        to: params.parsed("to")?.map(Seq),
+        topic: topic.transpose()?,
+        error: params.text("error")?,
+        key: params.bytes("key")?,
+    })
+}
+
+fn no_letter(group: &TopicName, seq: Seq) -> Problem {
+    let detail = format_args!("group {group} has no dead letter {seq}, or not any more");
+    Problem::new(ErrorCode::NoSuchMessage, detail)
+}
+
+/// Appends a letter: how it died, and the message as its publisher sent it.
+fn put(letter: &DeadLetter, out: &mut Vec<u8>) {
+    let fields = json!({
+        "seq": letter.seq.0,
+        "topic": letter.topic.as_str(),
+        "origin_seq": letter.origin.0,
+        "attempts": letter.attempts,
+        "error": letter.error,
+        "first_failed_ms": letter.first_failed.0,
+        "died_ms": letter.died.0,
+    });
+    let fields = fields.to_string();
+    out.extend_from_slice(&fields.as_bytes()[..fields.len() - 1]);
+    let message = &letter.message;
+    let shown = Shown {
+        topic: letter.topic.as_str(),
+        seq: letter.origin,
+        position: Position(0),
+        token: Token { epoch: Epoch(0), position: Position(0) },
+        time: letter.died,
+        key: message.key.as_deref(),
+        id: message.id.as_deref(),
+        ttl_ms: message.ttl.map(whole_ms),
+        headers: &message.headers,
+        body: message.body.as_deref(),
+    };
+    shown.put_content(out);
+    out.push(b'}');
+}
+
+fn json_answer(out: Vec<u8>) -> Response {
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], out).into_response()
+}
