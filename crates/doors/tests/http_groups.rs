@@ -23,7 +23,9 @@ fn prepared(server: &Server, settings: &Value, bodies: &[&str]) {
     server.put("/v1/topics/orders", &json!({})).is(201);
     publish(server, "orders", bodies);
     let mut whole = json!({ "source": "orders" });
-    whole.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+    for (name, value) in settings.as_object().expect("settings") {
+        whole[name] = value.clone();
+    }
     server.put("/v1/groups/work", &whole).is(201);
 }
 

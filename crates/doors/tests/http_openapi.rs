@@ -97,6 +97,16 @@ fn prepared() -> Server {
     server.post("/v1/topics/orders/messages?id=i&ttl_ms=1000000", &b"\xff"[..]).is(201);
     let delayed = server.post("/v1/topics/orders/messages?delay_ms=1000000", "later").is(202);
     assert_eq!(delayed.json()["delayed"], 1);
+    // A group with a member, a dead letter, and a message to be fetched.
+    server.put("/v1/groups/work", &json!({ "source": "orders" })).is(201);
+    let fetched = server.post("/v1/groups/work/fetch?member=m&max=1&wait_ms=30000", "").is(200);
+    let ends = json!({ "leases": fetched.json()["leases"], "reason": "unreadable" });
+    server.post_json("/v1/groups/work/terminate", &ends).is(200);
+    let began = std::time::Instant::now();
+    while server.get("/v1/groups/work").is(200).json()["dead_letters"] != 1 {
+        assert!(began.elapsed() < http::DEADLINE, "no dead letter");
+        std::thread::yield_now();
+    }
     server
 }
 
@@ -226,6 +236,7 @@ fn every_operation_refuses_with_a_problem_as_described() {
         // No topic of this name can be, no seq and no id.
         let path =
             operation.path.replace("{name}", "a..b").replace("{seq}", "x").replace("{id}", "x");
+        let path = path.replace("{member}", "x");
         let query = if operation.path.contains("latest") { "?key=k" } else { "" };
         let request = Request::new(&operation.method.to_uppercase(), &format!("{path}{query}"));
         let answer = server.send(&request);
@@ -310,6 +321,7 @@ fn every_path_of_the_server_is_described_with_its_methods() {
         }
         // The server itself says which methods a path has.
         let path = path.replace("{name}", "orders").replace("{seq}", "1").replace("{id}", "1");
+        let path = path.replace("{member}", "m");
         let refused = server.send(&Request::new("BREW", &path)).problem(405, "MethodNotAllowed");
         let allowed = refused.header("allow").expect("it says which").to_ascii_lowercase();
         let allowed: BTreeSet<&str> = allowed.split(',').filter(|each| *each != "head").collect();

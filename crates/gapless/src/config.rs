@@ -46,6 +46,8 @@ keys! {
     "http.head_timeout_ms" = "10000", "how long the line and headers of a request may take";
     "http.body_timeout_ms" = "60000", "how long the body of a request may take";
     "http.long_poll_ms" = "3000", "how long a long poll of a stream waits";
+    "http.members_max" = "10000", "most group members that live between requests";
+    "http.member_idle_ms" = "60000", "how long such a member lives without a request";
     "http.drain_ms" = "5000", "how long requests get to finish at shutdown";
     "http.metrics_topics_max" = "1000", "most topics that /metrics shows one by one";
     "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";

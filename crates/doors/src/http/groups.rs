@@ -29,7 +29,7 @@ use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
 use crate::http::topics::{TopicPath, topic_name};
 
-pub(crate) use info::group_json;
+pub(crate) use info::{group_json, summary_json};
 pub(crate) use members::{Members, sweep};
 pub(crate) use said::held;
 use settings::Changes;

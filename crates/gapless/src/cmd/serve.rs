@@ -215,6 +215,8 @@ fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
         head_timeout: ms("http.head_timeout_ms")?,
         body_timeout: ms("http.body_timeout_ms")?,
         long_poll: Duration::from_millis(at_least(config, "http.long_poll_ms", 100)?),
+        members_max: at_least(config, "http.members_max", 1)?,
+        member_idle: Duration::from_millis(at_least(config, "http.member_idle_ms", 100)?),
         drain: ms("http.drain_ms")?,
         metrics_topics_max: config.get("http.metrics_topics_max")?,
         cors_origins: origins.filter(|origin| !origin.is_empty()).map(str::to_owned).collect(),

@@ -56,6 +56,8 @@ const FILES: &[File] = files! {
     "views/topics.js" SCRIPT,
     "views/topic.js" SCRIPT,
     "views/subscribers.js" SCRIPT,
+    "views/groups.js" SCRIPT,
+    "views/group.js" SCRIPT,
     "views/events.js" SCRIPT,
 };
 

@@ -10,6 +10,7 @@ use gapless_core::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::http::page::clients::Client;
+use crate::http::page::groups;
 use crate::http::page::sampler::Sampler;
 use crate::http::page::sampling::{Point, Sampling, micros};
 use crate::http::page::topics::Topic;
@@ -23,10 +24,13 @@ pub(crate) fn document(
     view: &View,
 ) -> Map<String, Value> {
     let viewers = sampler.viewers();
+    // Before anything is locked: it takes looks into topics.
+    let groups = groups::parts(broker, view);
     let sampling = &mut *sampler.sampling();
     let mut parts = Map::new();
     parts.insert("tick".into(), sampling.tick.into());
     parts.insert("server".into(), server(broker, opened, viewers));
+    parts.extend(groups);
     if view.overview {
         parts.insert("totals".into(), totals(broker, sampling));
         parts.insert("rates".into(), rates(sampling));
@@ -262,7 +266,7 @@ fn events(sampling: &Sampling) -> Value {
 }
 
 /// The page that is shown, and how many there are: the last one if there are fewer.
-fn page_of(count: usize, view: &View) -> (usize, usize) {
+pub(crate) fn page_of(count: usize, view: &View) -> (usize, usize) {
     let pages = count.div_ceil(view.rows).max(1);
     (view.page.min(pages), pages)
 }

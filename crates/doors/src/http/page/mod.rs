@@ -9,6 +9,7 @@ mod clients;
 mod delta;
 mod document;
 mod events;
+mod groups;
 mod ring;
 mod sampler;
 mod sampling;

@@ -20,6 +20,7 @@ const FILTER_BYTES_MAX: usize = 255;
 pub(crate) struct ViewQuery {
     show: Option<String>,
     topic: Option<String>,
+    group: Option<String>,
     filter: Option<String>,
     sort: Option<String>,
     state: Option<String>,
@@ -61,7 +62,9 @@ pub(crate) struct View {
     pub(crate) topics: bool,
     pub(crate) clients: bool,
     pub(crate) events: bool,
+    pub(crate) groups: bool,
     pub(crate) topic: Option<String>,
+    pub(crate) group: Option<TopicName>,
     pub(crate) filter: Filter,
     pub(crate) sort: Sort,
     pub(crate) state: Option<SubscriberState>,
@@ -79,7 +82,9 @@ impl ViewQuery {
             topics: self.show.is_none(),
             clients: self.show.is_none(),
             events: self.show.is_none(),
+            groups: self.show.is_none(),
             topic: self.topic,
+            group: self.group.as_deref().map(group).transpose()?,
             filter: filter(self.filter.as_deref().unwrap_or_default())?,
             sort: sort(self.sort.as_deref())?,
             state: self.state.as_deref().filter(|text| !text.is_empty()).map(state).transpose()?,
@@ -92,9 +97,10 @@ impl ViewQuery {
                 "topics" => view.topics = true,
                 "subscribers" => view.clients = true,
                 "events" => view.events = true,
+                "groups" => view.groups = true,
                 "" => {}
                 _ => {
-                    let wanted = "overview, topics, subscribers, events";
+                    let wanted = "overview, topics, subscribers, groups, events";
                     return Err(bad("show", part, wanted));
                 }
             }
@@ -134,6 +140,10 @@ fn contains(text: &str, lower: &str) -> bool {
 fn bad(name: &str, value: &str, wanted: &str) -> Problem {
     let detail = format!("{name} cannot be {value:?}: use {wanted}");
     Problem::new(ErrorCode::BadPayload, detail)
+}
+
+fn group(text: &str) -> Result<TopicName, Problem> {
+    TopicName::parse(text).map_err(|_| bad("group", text, "the name of a group"))
 }
 
 fn filter(text: &str) -> Result<Filter, Problem> {

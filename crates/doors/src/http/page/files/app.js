@@ -10,9 +10,11 @@ import * as overview from "./views/overview.js";
 import * as topics from "./views/topics.js";
 import * as topic from "./views/topic.js";
 import * as subscribers from "./views/subscribers.js";
+import * as groups from "./views/groups.js";
+import * as group from "./views/group.js";
 import * as events from "./views/events.js";
 
-const views = { "": overview, topics, topic, subscribers, events };
+const views = { "": overview, topics, topic, subscribers, groups, group, events };
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
@@ -91,7 +93,8 @@ function go() {
   const title = typeof view.title === "function" ? view.title(next) : view.title;
   document.title = `${title} · gapless`;
   for (const [name, link] of links) {
-    const here = name === next.view || (name === "topics" && next.view === "topic");
+    // The view of one thing belongs to the list of them.
+    const here = name === next.view || name === `${next.view}s`;
     mark(link, "aria-current", here ? "page" : null);
   }
   live.watch(shown.query);
