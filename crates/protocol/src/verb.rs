@@ -169,6 +169,28 @@ pub(crate) trait Fields: Sized {
     }
 }
 
+impl<T: Fields> Fields for alloc::boxed::Box<T> {
+    fn subject(&self) -> &str {
+        (**self).subject()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        T::take(subject, payload).map(Self::new)
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        (**self).put(out);
+    }
+
+    fn tail(&self, each: &mut dyn FnMut(&Bytes)) {
+        (**self).tail(each);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        (**self).check()
+    }
+}
+
 /// The subject of a kind that has none.
 pub(crate) fn no_subject(subject: &str) -> Result<(), VerbError> {
     if subject.is_empty() { Ok(()) } else { Err(VerbError::Subject) }
@@ -322,7 +344,7 @@ verbs! {
     GroupPause group_admin::GroupPause,
     GroupResume group_admin::GroupResume,
     GroupReset group_admin::GroupReset,
-    GroupInfo group_admin::GroupInfo,
+    GroupInfo group_admin::BoxedGroupInfo,
     GroupInfos group_admin::GroupInfos,
     LetterList group_admin::LetterList,
     LetterRead group_admin::LetterRead,
@@ -330,6 +352,12 @@ verbs! {
     LetterRemove group_admin::LetterRemove,
     Letters group_admin::Letters,
     LettersMoved group_admin::LettersMoved,
+}
+
+impl From<group_admin::GroupInfo> for Verb {
+    fn from(info: group_admin::GroupInfo) -> Self {
+        Self::GroupInfo(info.into())
+    }
 }
 
 impl Verb {

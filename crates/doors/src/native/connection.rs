@@ -19,13 +19,15 @@ use gapless_broker::{Atomic, Broker, Publishing, Subscription};
 use gapless_core::{PublishAck, RejectReason};
 use gapless_protocol::{
     Bye, CellValue, Commit, Decoder, Drain, DrainReason, Ended, ErrorCode, Features, Frame,
-    FrameLimit, Hello, Ids, Kind, Limits, PartAck, Pong, Publish, PublishAck as AckVerb, Rejection,
-    StartFrom, Subscribe, Subscribed, Unsubscribed, VERSION, Verb, VerbError, Welcome,
+    FrameLimit, GroupJoin, GroupLeft, GroupStep, Hello, Ids, Kind, Limits, PartAck, Pong, Publish,
+    PublishAck as AckVerb, Rejection, StartFrom, Subscribe, Subscribed, Unsubscribed, VERSION,
+    Verb, VerbError, Welcome,
 };
 use tokio::time::{Instant, Sleep};
 
 use crate::answers::{error, part_ack, subscribe_error, trouble};
 use crate::native::deliver::{Followed, Stop, put_with};
+use crate::native::group::{Memberships, Said};
 use crate::native::output::Output;
 use crate::native::ready::Ready;
 use crate::native::requests::{answer, client_list, delayed};
@@ -61,7 +63,9 @@ pub(crate) struct Connection {
     read_bytes: usize,
     output: Output,
     stage: Stage,
-    /// Publishes whose acks are not out yet, in order.
+    /// What both sides can do.
+    features: Features,
+    /// Publishes and acks of members whose answers are not out yet, in order.
     publishes: VecDeque<Owed>,
     in_flight_bytes: usize,
     /// A publish that must wait until the journal has room; nothing is read meanwhile.
@@ -69,7 +73,8 @@ pub(crate) struct Connection {
     /// Questions answered by code that may block.
     asked: VecDeque<Asked>,
     follows: BTreeMap<u64, Followed>,
-    /// Subscriptions that should be asked for more.
+    members: Memberships,
+    /// Subscriptions and memberships that should be asked for more.
     hungry: VecDeque<u64>,
     ready: Arc<Ready>,
     next_follow: u64,
@@ -99,9 +104,16 @@ enum Stage {
 
 struct Owed {
     ids: Ids,
-    publishing: Publishing,
-    counts: Vec<u32>,
+    due: Due,
     bytes: usize,
+}
+
+/// What is answered when it is durable.
+enum Due {
+    /// A publish or commit, and how many messages its parts have.
+    Publishing(Publishing, Vec<u32>),
+    /// What a member of a group said.
+    Said(Said),
 }
 
 struct Stalled {
@@ -128,6 +140,19 @@ enum End {
     Done,
     /// The socket failed.
     Io(io::Error),
+}
+
+impl Due {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Verb> {
+        let answer = match self {
+            Self::Publishing(publishing, counts) => publishing.poll_all(context).map_ok(|acks| {
+                let ack = |(ack, count): (&PublishAck, &u32)| part_ack(ack, *count);
+                AckVerb { parts: acks.iter().zip(counts.iter()).map(ack).collect() }.into()
+            }),
+            Self::Said(said) => said.poll(context).map_ok(Verb::from),
+        };
+        answer.map(|answer| answer.unwrap_or_else(|failed| trouble(&failed).into()))
+    }
 }
 
 impl From<io::Error> for End {
@@ -160,6 +185,8 @@ impl Connection {
             stalled: None,
             asked: VecDeque::new(),
             follows: BTreeMap::new(),
+            members: Memberships::default(),
+            features: Features::NONE,
             hungry: VecDeque::new(),
             ready: Arc::default(),
             next_follow: 1,
@@ -207,6 +234,7 @@ impl Connection {
             }
         };
         self.follows.clear();
+        self.members.lose_all();
         self.settle_in_flight(self.in_flight_bytes);
         match ended {
             End::Io(error) => {
@@ -327,16 +355,17 @@ impl Connection {
         if !self.may_handle() {
             return Ok(false);
         }
-        // Publishes that have come are handled together, so that their acks gather. Anything
+        // Publishes and acks that have come are handled together, so that answers gather. Anything
         // else is answered in its order: a pong says that what was asked before is done.
         let mut handled = 0;
         while handled < FRAMES_AT_ONCE && self.may_handle() {
             handled += 1;
             match Decoder::new(self.limit).decode(&mut self.input) {
                 Ok(Some(frame)) => {
-                    let is_publish = frame.kind == Kind::Publish.number();
+                    let gathers = [Kind::Publish.number(), Kind::GroupAck.number()];
+                    let gathers = gathers.contains(&frame.kind);
                     self.handle(frame);
-                    if !is_publish {
+                    if !gathers {
                         break;
                     }
                 }
@@ -442,6 +471,7 @@ impl Connection {
     fn finish(&mut self) {
         self.stage = Stage::Ending;
         self.follows.clear();
+        self.members.lose_all();
         self.input = BytesMut::new();
     }
 
@@ -466,6 +496,10 @@ impl Connection {
             let why = error(ErrorCode::ShuttingDown, &"the server is shutting down");
             self.put(Ended { subscription, token: followed.token(), error: why }, Ids::NONE);
         }
+        for member in self.members.leave_all() {
+            let why = error(ErrorCode::ShuttingDown, &"the server is shutting down");
+            self.put(GroupLeft { member, error: Some(why) }, Ids::NONE);
+        }
         self.finish();
     }
 
@@ -479,6 +513,13 @@ impl Connection {
         {
             let why = format!("{} is the server's", kind.name());
             return self.refuse(ErrorCode::UnexpectedKind, &why, ids);
+        }
+        if self.stage != Stage::New
+            && Features::GROUPS.holds(frame.kind)
+            && !self.features.has(Features::GROUPS)
+        {
+            let why = "the hello did not offer groups (feature bit 1)";
+            return self.refuse(ErrorCode::NotOffered, &why, ids);
         }
         let verb = match Verb::decode(&frame) {
             Ok(verb) => verb,
@@ -515,7 +556,30 @@ impl Connection {
             }
             (_, Verb::Ping(ping)) => self.put(Pong { echo: ping.echo }, ids),
             (_, Verb::Pong(_)) => {}
+            (_, Verb::GroupJoin(asked)) => self.join(&asked, ids),
+            (_, Verb::GroupLeave(asked)) => {
+                let member = asked.member;
+                if self.members.leave(member) {
+                    self.put(GroupLeft { member, error: None }, ids);
+                } else {
+                    self.refuse(ErrorCode::UnknownMember, &"no such membership", ids);
+                }
+            }
+            (_, Verb::GroupStep(step)) => self.step(frame, step, ids),
+            (
+                _,
+                verb @ (Verb::GroupAck(_)
+                | Verb::GroupNack(_)
+                | Verb::GroupExtend(_)
+                | Verb::GroupTerminate(_)
+                | Verb::GroupCredit(_)),
+            ) => match self.members.say(&verb) {
+                Ok(Some(said)) => self.owe_later(Due::Said(said), frame.bytes(), ids),
+                Ok(None) => {}
+                Err(failed) => self.put(failed, ids),
+            },
             (_, Verb::Bye(_)) => {
+                self.members.leave_all();
                 self.put(Bye, ids);
                 self.finish();
             }
@@ -553,13 +617,14 @@ impl Connection {
             let why = format!("this server speaks version {VERSION}");
             return self.end_with(ErrorCode::VersionMismatch, why, ids);
         };
+        self.features = hello.features.common(Features::GROUPS);
         let options = &self.shared.options;
         let mut name = self.session.name.lock().unwrap_or_else(PoisonError::into_inner);
         name.clone_from(&hello.client_name);
         drop(name);
         let welcome = Welcome {
             version,
-            features: hello.features.common(Features::default()),
+            features: self.features,
             server_name: options.server_name.clone(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             epoch: self.shared.broker.epoch(),
@@ -595,8 +660,23 @@ impl Connection {
     }
 
     fn commit(&mut self, frame: Frame, commit: Commit, ids: Ids) {
-        let waits = commit.cells.is_empty();
+        self.commit_with(Atomic::new(), (frame, commit), ids);
+    }
+
+    /// A commit that acks as well.
+    fn step(&mut self, frame: Frame, step: GroupStep, ids: Ids) {
         let mut atomic = Atomic::new();
+        for ack in &step.acks {
+            match self.members.handle_of(ack) {
+                Ok(handle) => atomic = atomic.ack(handle, &ack.leases),
+                Err(failed) => return self.put(failed, ids),
+            }
+        }
+        self.commit_with(atomic, (frame, step.commit), ids);
+    }
+
+    fn commit_with(&mut self, mut atomic: Atomic, (frame, commit): (Frame, Commit), ids: Ids) {
+        let waits = commit.cells.is_empty();
         let mut counts: Vec<u32> = commit.parts.iter().map(|part| part.records.count).collect();
         for part in commit.parts {
             atomic = atomic.publish_records(&part.topic, part.records, part.expect);
@@ -630,11 +710,14 @@ impl Connection {
             self.stalled = Some(Stalled { frame, room });
             return;
         }
+        self.owe_later(Due::Publishing(publishing, counts), frame.bytes(), ids);
+    }
+
+    fn owe_later(&mut self, due: Due, bytes: usize, ids: Ids) {
         self.was_live = true;
-        let bytes = frame.bytes();
         self.in_flight_bytes += bytes;
         self.shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.publishes.push_back(Owed { ids, publishing, counts, bytes });
+        self.publishes.push_back(Owed { ids, due, bytes });
     }
 
     fn settle_in_flight(&mut self, bytes: usize) {
@@ -646,17 +729,10 @@ impl Connection {
     fn answer_publishes(&mut self, context: &mut Context<'_>) -> bool {
         let mut did = false;
         while let Some(owed) = self.publishes.front_mut() {
-            let Poll::Ready(done) = owed.publishing.poll_all(context) else { break };
+            let Poll::Ready(answer) = owed.due.poll(context) else { break };
             let Some(owed) = self.publishes.pop_front() else { break };
             self.settle_in_flight(owed.bytes);
-            match done {
-                Ok(acks) => {
-                    let ack = |(ack, count): (&PublishAck, &u32)| part_ack(ack, *count);
-                    let parts = acks.iter().zip(&owed.counts).map(ack).collect();
-                    self.put(AckVerb { parts }, owed.ids);
-                }
-                Err(failed) => self.put(trouble(&failed), owed.ids),
-            }
+            self.put(answer, owed.ids);
             did = true;
         }
         did
@@ -667,8 +743,7 @@ impl Connection {
         if self.stage != Stage::Open {
             return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
         }
-        let waiting = self.asked.iter().filter(|asked| asked.subscribes).count();
-        if self.follows.len() + waiting >= options.subscriptions_max as usize {
+        if self.has_all_it_may() {
             return self.refuse(ErrorCode::TooManySubscriptions, &"too many subscriptions", ids);
         }
         let credit = (u64::from(asked.credit_messages), asked.credit_bytes);
@@ -691,6 +766,27 @@ impl Connection {
                 Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
             });
         self.asked.push_back(Asked { ids, subscribes: true, answer });
+    }
+
+    /// Whether there are as many subscriptions and memberships as there may be.
+    fn has_all_it_may(&self) -> bool {
+        let waiting = self.asked.iter().filter(|asked| asked.subscribes).count();
+        let all = self.follows.len() + self.members.len() + waiting;
+        all >= self.shared.options.subscriptions_max as usize
+    }
+
+    fn join(&mut self, asked: &GroupJoin, ids: Ids) {
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        if self.has_all_it_may() {
+            return self.refuse(ErrorCode::TooManyMembers, &"too many memberships", ids);
+        }
+        let number = self.next_follow;
+        self.next_follow += 1;
+        let joined = self.members.join(&self.shared.broker, asked, number, &self.ready);
+        self.put(joined, ids);
+        self.hungry.push_back(number);
     }
 
     /// Has a question answered where blocking does no harm.
@@ -744,9 +840,17 @@ impl Connection {
         let mut did = false;
         while self.output.bytes() < max {
             let Some(number) = self.hungry.pop_front() else { break };
-            let Some(followed) = self.follows.get_mut(&number) else { continue };
             let before = self.output.bytes();
-            match followed.send(&mut self.output, max, self.limit) {
+            let stop = match self.follows.get_mut(&number) {
+                Some(followed) => followed.send(&mut self.output, max, self.limit),
+                // Who is asked to finish gets nothing new to do.
+                None if self.stage != Stage::Open => continue,
+                None => match self.members.send(number, &mut self.output, max, self.limit) {
+                    Some(stop) => stop,
+                    None => continue,
+                },
+            };
+            match stop {
                 Stop::Waits | Stop::NoCredit => {}
                 Stop::Full => self.hungry.push_back(number),
                 Stop::Ended => {

@@ -8,6 +8,8 @@
 mod connection;
 mod deliver;
 mod fairness;
+mod group;
+mod group_requests;
 mod options;
 mod output;
 mod ready;

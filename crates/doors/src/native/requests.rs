@@ -15,11 +15,12 @@ use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
 use crate::answers::{error, or_error, topic_info, trouble};
+use crate::native::group_requests;
 use crate::native::server::Shared;
 use crate::sessions::Session;
 
 /// Topics or clients in one answer, at most.
-const LIST_MAX: usize = 1000;
+pub(crate) const LIST_MAX: usize = 1000;
 /// Bytes of a page before its items, at most.
 const PAGE_FIELDS_BYTES: usize = 16;
 /// Bytes of a topic without its name, at most: numbers, settings and lengths.
@@ -82,10 +83,7 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
             Err(failed) => trouble(&failed).into(),
         },
         Verb::Stats(_) => StatsText { json: stats(shared).to_string() }.into(),
-        other => {
-            let name = other.kind().name();
-            error(ErrorCode::NotOffered, &format!("{name} is not offered")).into()
-        }
+        other => group_requests::answer(shared, other),
     }
 }
 
@@ -145,12 +143,12 @@ pub(crate) fn client_list(shared: &Shared, after: u64, limit: u32) -> ClientList
 }
 
 /// Bytes of the items of one page, so that it fits into a frame.
-fn page_bytes(shared: &Shared) -> usize {
+pub(crate) fn page_bytes(shared: &Shared) -> usize {
     FrameLimit::at_most(shared.options.frame_bytes_max).payload_bytes("") - PAGE_FIELDS_BYTES
 }
 
 /// How many of the items fit into a page; at least one.
-fn fits<T>(items: &[T], room: usize, bytes_of: impl Fn(&T) -> usize) -> usize {
+pub(crate) fn fits<T>(items: &[T], room: usize, bytes_of: impl Fn(&T) -> usize) -> usize {
     let mut left = room;
     let fit = |item: &&T| left.checked_sub(bytes_of(item)).map(|rest| left = rest).is_some();
     items.iter().take_while(fit).count().max(1)

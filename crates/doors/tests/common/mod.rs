@@ -58,6 +58,7 @@ pub fn hello() -> Hello {
         version_min: VERSION,
         version_max: VERSION,
         client_name: "peer".into(),
+        features: Features::GROUPS,
         ..Hello::default()
     }
 }

@@ -243,6 +243,9 @@ pub struct MemberInfo {
     pub name: String,
 }
 
+/// A [`GroupInfo`] as a verb, which should not be large for the sake of one of its kind.
+pub type BoxedGroupInfo = Box<GroupInfo>;
+
 /// What a group is and how it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
@@ -250,8 +253,8 @@ pub struct GroupInfo {
     pub name: TopicName,
     /// Its number, which no other group or topic ever has.
     pub id: u64,
-    /// Its settings; apart, as a verb should not be large for the sake of one.
-    pub settings: Box<GroupSettings>,
+    /// Its settings.
+    pub settings: GroupSettings,
     /// What it is doing.
     pub doing: GroupDoing,
     /// Everything up to here is done.
@@ -284,7 +287,7 @@ impl GroupInfo {
     fn take_fields(payload: &mut Reader) -> Result<Self, VerbError> {
         let name = payload.name("name")?;
         let id = payload.u64("id")?;
-        let settings = Box::new(GroupSettings::decode(&payload.bytes("settings")?)?);
+        let settings = GroupSettings::decode(&payload.bytes("settings")?)?;
         let doing = match payload.u8("doing")? {
             1 => GroupDoing::Running,
             2 => GroupDoing::Paused,

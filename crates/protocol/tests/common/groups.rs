@@ -42,7 +42,7 @@ fn info(name: &str, doing: GroupDoing) -> GroupInfo {
     GroupInfo {
         name: samples::name(name),
         id: 9,
-        settings: settings().into(),
+        settings: settings(),
         doing,
         floor: Position(1000),
         frontier: Position(1042),
@@ -132,7 +132,7 @@ pub(crate) fn all() -> Vec<(&'static str, Verb)> {
     let plain = GroupSettings::new(samples::pattern("orders.created"));
     let stopped = GroupDoing::Stopped(gap.clone());
     let idle = GroupInfo {
-        settings: plain.clone().into(),
+        settings: plain.clone(),
         oldest_ms: None,
         next_retry: None,
         members: Vec::new(),
@@ -307,7 +307,7 @@ fn any_info() -> impl Strategy<Value = GroupInfo> {
         |(name, settings, doing, (floor, frontier, (lag, a, b)), maybe, (members, why, c))| {
             GroupInfo {
                 name,
-                settings: settings.into(),
+                settings,
                 doing,
                 floor: Position(floor),
                 frontier: Position(frontier),

@@ -1,0 +1,297 @@
+//! A connection's memberships of groups: leased messages out, what became of them in.
+//!
+//! The broker hands a member no more than its window, so that nothing is kept here but one
+//! delivery that waits for room in the output. Batches go out as they are stored; nothing is
+//! done per message. A connection that is lost drops its members, which counts as a failed
+//! attempt of what they held; leaving, saying bye and the server's own end do not.
+//!
+//! Answers wait in the connection's one line, so that they come in the order of the
+//! questions. What groups are and how they stand is in `group_requests.rs`.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use gapless_broker::{Acking, Broker, Handed, Join, Member, MemberHandle, checksum};
+use gapless_core::{Lease, Position, PubSubError, Seq};
+use gapless_protocol::{
+    Confirm, ErrorAnswer, ErrorCode, FrameLimit, GapCode, GroupDone, GroupGap, GroupJoin,
+    GroupJoined, GroupLeft, GroupMessages, GroupRole, Ids, LostSeqs, SplitError, StepAck, Verb,
+    Which, cut_leased,
+};
+
+use crate::answers::{error, group_error, member_error};
+use crate::native::deliver::{Stop, put_with};
+use crate::native::output::Output;
+use crate::native::ready::{Ready, SubscriptionWaker};
+
+/// Bytes of a `GroupMessages` frame before its leases, at most.
+const MESSAGES_FIELDS_BYTES: usize = 32;
+
+/// The memberships of a connection.
+#[derive(Default)]
+pub(crate) struct Memberships {
+    all: BTreeMap<u64, Membership>,
+}
+
+/// What a member is answered, now or when it is durable.
+pub(crate) enum Said {
+    /// Known already.
+    Done(GroupDone),
+    /// Known when it is durable.
+    Acking(Acking),
+}
+
+impl Said {
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<GroupDone, PubSubError>> {
+        match self {
+            Self::Done(done) => Poll::Ready(Ok(*done)),
+            Self::Acking(acking) => Pin::new(acking).poll(context).map(|done| {
+                let outcome = done?;
+                let (taken, refused) = (outcome.taken, outcome.refused);
+                Ok(GroupDone { taken, refused, deadline: None })
+            }),
+        }
+    }
+}
+
+impl Memberships {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Joins a group under this number.
+    pub(crate) fn join(
+        &mut self,
+        broker: &Broker,
+        asked: &GroupJoin,
+        number: u64,
+        ready: &Arc<Ready>,
+    ) -> Verb {
+        let join = Join { name: asked.name.clone(), window: asked.window };
+        let joined = broker
+            .describe_group(&asked.group)
+            .and_then(|info| Ok((info.settings, broker.join_group(&asked.group, &join)?)));
+        match joined {
+            Ok((settings, member)) => {
+                let lease_ms = u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX);
+                let id = member.id();
+                let waker = SubscriptionWaker { ready: Arc::clone(ready), subscription: number };
+                let waker = Waker::from(Arc::new(waker));
+                let handle = member.handle();
+                self.all.insert(number, Membership { number, member, handle, waker, rest: None });
+                GroupJoined { member: number, id, mode: settings.mode, lease_ms }.into()
+            }
+            Err(failed) => Verb::Error(group_error(&failed)),
+        }
+    }
+
+    /// Ends a membership that said so. Tells whether there was one.
+    pub(crate) fn leave(&mut self, number: u64) -> bool {
+        self.all.remove(&number).map(|membership| membership.member.leave()).is_some()
+    }
+
+    /// Ends all of them in a proper way, and tells their numbers.
+    pub(crate) fn leave_all(&mut self) -> Vec<u64> {
+        let all = std::mem::take(&mut self.all);
+        let leave = |(number, membership): (u64, Membership)| {
+            membership.member.leave();
+            number
+        };
+        all.into_iter().map(leave).collect()
+    }
+
+    /// Ends all of them as lost: what they held counts as failed.
+    pub(crate) fn lose_all(&mut self) {
+        self.all.clear();
+    }
+
+    /// Does what a member says; `None` when it is no such verb, or one that is not answered.
+    pub(crate) fn say(&mut self, verb: &Verb) -> Result<Option<Said>, ErrorAnswer> {
+        let (acking, confirm) = match verb {
+            Verb::GroupAck(asked) => {
+                let handle = self.handle(asked.member)?;
+                let acking = match &asked.which {
+                    Which::Leases(leases) => handle.ack(leases),
+                    Which::Through(position) => handle.commit(*position),
+                };
+                (acking, asked.confirm)
+            }
+            Verb::GroupNack(asked) => {
+                let delay = asked.delay_ms.map(Duration::from_millis);
+                let handle = self.handle(asked.member)?;
+                (handle.nack(&asked.leases, delay, &asked.reason), asked.confirm)
+            }
+            Verb::GroupTerminate(asked) => {
+                let handle = self.handle(asked.member)?;
+                (handle.terminate(&asked.leases, &asked.reason), asked.confirm)
+            }
+            Verb::GroupExtend(asked) => {
+                let extended = self.handle(asked.member)?.extend(&asked.leases);
+                let (taken, refused) = (extended.taken, extended.refused);
+                let done = GroupDone { taken, refused, deadline: Some(extended.deadline) };
+                let asked_for = asked.confirm != Confirm::Nothing;
+                return Ok(asked_for.then_some(Said::Done(done)));
+            }
+            Verb::GroupCredit(asked) => {
+                // It may have ended while this was on its way.
+                if let Some(membership) = self.all.get_mut(&asked.member) {
+                    membership.member.set_window(asked.window);
+                }
+                return Ok(None);
+            }
+            _ => return Ok(None),
+        };
+        let outcome = acking.outcome().map_err(|failed| crate::answers::trouble(&failed))?;
+        Ok(match confirm {
+            Confirm::Nothing => None,
+            Confirm::Counted => {
+                let (taken, refused) = (outcome.taken, outcome.refused);
+                Some(Said::Done(GroupDone { taken, refused, deadline: None }))
+            }
+            Confirm::Durable => Some(Said::Acking(acking)),
+        })
+    }
+
+    /// By whom the acks of a step are said.
+    pub(crate) fn handle_of(&self, ack: &StepAck) -> Result<&MemberHandle, ErrorAnswer> {
+        self.handle(ack.member)
+    }
+
+    fn handle(&self, number: u64) -> Result<&MemberHandle, ErrorAnswer> {
+        let unknown = || error(ErrorCode::UnknownMember, &"this connection has no such membership");
+        self.all.get(&number).map(|membership| &membership.handle).ok_or_else(unknown)
+    }
+
+    /// Sends a member what there is; `None` when there is no such membership.
+    pub(crate) fn send(
+        &mut self,
+        number: u64,
+        output: &mut Output,
+        output_bytes_max: usize,
+        limit: FrameLimit,
+    ) -> Option<Stop> {
+        let stop = self.all.get_mut(&number)?.send(output, output_bytes_max, limit);
+        if stop == Stop::Ended {
+            self.all.remove(&number);
+        }
+        Some(stop)
+    }
+}
+
+struct Membership {
+    number: u64,
+    member: Member,
+    handle: MemberHandle,
+    waker: Waker,
+    /// What was taken from the broker and waits for room.
+    rest: Option<GroupMessages>,
+}
+
+impl Membership {
+    /// Sends until there is nothing, the window is used up, or the output is full.
+    fn send(&mut self, output: &mut Output, output_bytes_max: usize, limit: FrameLimit) -> Stop {
+        let member = self.number;
+        loop {
+            if output.bytes() >= output_bytes_max {
+                return Stop::Full;
+            }
+            if let Some(messages) = self.rest.take() {
+                self.send_messages(messages, output, limit);
+                continue;
+            }
+            let mut context = Context::from_waker(&self.waker);
+            let verb: Verb = match self.member.poll_next(&mut context) {
+                Poll::Pending => return Stop::Waits,
+                Poll::Ready(Ok(Handed::Messages(leased))) => {
+                    self.rest = Some(GroupMessages {
+                        member,
+                        topic: leased.messages().topic().clone(),
+                        deadline: leased.deadline(),
+                        leases: leased.leases().to_vec(),
+                        batches: leased.messages().stored(),
+                    });
+                    continue;
+                }
+                Poll::Ready(Ok(Handed::Active)) => GroupRole { member, active: true }.into(),
+                Poll::Ready(Ok(Handed::Standby)) => GroupRole { member, active: false }.into(),
+                Poll::Ready(Ok(Handed::Gap(gap))) => {
+                    let reason = GapCode(gap.reason.code());
+                    let (topic, from, to) = (gap.topic, gap.from, gap.to);
+                    GroupGap { member, gap: LostSeqs { topic, reason, from, to } }.into()
+                }
+                Poll::Ready(Err(failed)) => {
+                    let left = GroupLeft { member, error: Some(member_error(&failed)) };
+                    put_with(output, &left.into(), Ids::NONE, limit);
+                    return Stop::Ended;
+                }
+            };
+            put_with(output, &verb, Ids::NONE, limit);
+        }
+    }
+
+    fn send_messages(&mut self, messages: GroupMessages, output: &mut Output, limit: FrameLimit) {
+        let room = limit.payload_bytes(messages.topic.as_str()) - MESSAGES_FIELDS_BYTES;
+        // Kept for the rare case that something in it cannot be sent; it shares its bytes.
+        let kept = (messages.batches.bytes() > room).then(|| messages.clone());
+        match cut_leased(messages, room, checksum) {
+            Ok((front, rest)) => {
+                self.rest = rest;
+                put_with(output, &front.into(), Ids::NONE, limit);
+            }
+            Err(failed) => {
+                if let Some(kept) = kept {
+                    self.give_back(kept, &failed);
+                }
+            }
+        }
+    }
+
+    /// A message that cannot be sent on this connection fails, so that it goes to the dead
+    /// letters in the end and not to nobody; the others go on.
+    fn give_back(&mut self, messages: GroupMessages, failed: &SplitError) {
+        let named = match failed {
+            SplitError::MessageTooLarge { seq, .. } => position_of(&messages, *seq),
+            _ => None,
+        };
+        let (lost, leases): (Vec<Lease>, Vec<Lease>) = match named {
+            None => (messages.leases.clone(), Vec::new()),
+            Some(position) => without(&messages.leases, position),
+        };
+        tracing::warn!(topic = messages.topic.as_str(), %failed, "a message cannot be handed out");
+        drop(self.handle.nack(&lost, None, &failed.to_string()));
+        if !leases.is_empty() {
+            self.rest = Some(GroupMessages { leases, ..messages });
+        }
+    }
+}
+
+fn position_of(messages: &GroupMessages, seq: Seq) -> Option<Position> {
+    let inside = |batch: &gapless_core::Batch| (batch.first()..=batch.last()).contains(&seq);
+    let batch = messages.batches.iter().find(inside)?;
+    Some(batch.header().position.plus(seq.distance(batch.first())))
+}
+
+/// The lease of one position, and the leases without it.
+fn without(leases: &[Lease], position: Position) -> (Vec<Lease>, Vec<Lease>) {
+    let (mut lost, mut rest) = (Vec::new(), Vec::new());
+    for lease in leases {
+        if !(lease.first..=lease.last).contains(&position) {
+            rest.push(*lease);
+            continue;
+        }
+        lost.push(Lease { first: position, last: position, ..*lease });
+        if lease.first < position {
+            rest.push(Lease { last: position.prev(), ..*lease });
+        }
+        if position < lease.last {
+            rest.push(Lease { first: position.next(), ..*lease });
+        }
+    }
+    (lost, rest)
+}
