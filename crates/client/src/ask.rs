@@ -20,13 +20,13 @@ use crate::subscription::Delivered;
 
 /// Whether a question may be asked again after a lost connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Again {
+pub(crate) enum Again {
     Yes,
     No,
 }
 
 /// What an answer must be; anything else is unexpected.
-macro_rules! expect {
+macro_rules! expected {
     ($answer:expr, $($pattern:pat => $value:expr),+) => {
         match $answer {
             $($pattern => Ok($value),)+
@@ -35,8 +35,10 @@ macro_rules! expect {
     };
 }
 
+pub(crate) use expected;
+
 impl Client {
-    async fn ask(&self, verb: Verb, again: Again) -> Result<Verb, AskError> {
+    pub(crate) async fn ask(&self, verb: Verb, again: Again) -> Result<Verb, AskError> {
         let answered = async {
             // Held until the answer, so that questions are bounded.
             let _permit = self.asks().acquire().await.map_err(|_| AskError::Closed)?;
@@ -60,7 +62,7 @@ impl Client {
         settings: TopicSettings,
     ) -> Result<TopicInfo, AskError> {
         let asked = TopicCreate { topic: topic.clone(), settings };
-        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfo(info) => info)
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfo(info) => info)
     }
 
     /// Gives a topic other settings, all of them.
@@ -73,7 +75,7 @@ impl Client {
         settings: TopicSettings,
     ) -> Result<TopicInfo, AskError> {
         let asked = TopicConfigure { topic: topic.clone(), settings };
-        expect!(self.ask(asked.into(), Again::No).await?, Verb::TopicInfo(info) => info)
+        expected!(self.ask(asked.into(), Again::No).await?, Verb::TopicInfo(info) => info)
     }
 
     /// What a topic is and holds.
@@ -82,7 +84,7 @@ impl Client {
     /// See [`AskError`].
     pub async fn describe_topic(&self, topic: &TopicName) -> Result<TopicInfo, AskError> {
         let asked = TopicDescribe { topic: topic.clone() };
-        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfo(info) => info)
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfo(info) => info)
     }
 
     /// A page of the topics that match a pattern, by name, after the last name of the page
@@ -97,7 +99,7 @@ impl Client {
         limit: u32,
     ) -> Result<TopicInfos, AskError> {
         let asked = TopicList { pattern: pattern.clone(), after: after.cloned(), limit };
-        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfos(infos) => infos)
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::TopicInfos(infos) => infos)
     }
 
     /// Removes a topic with all its messages.
@@ -106,7 +108,7 @@ impl Client {
     /// See [`AskError`].
     pub async fn delete_topic(&self, topic: &TopicName) -> Result<(), AskError> {
         let asked = TopicDelete { topic: topic.clone() };
-        expect!(self.ask(asked.into(), Again::No).await?, Verb::Done(_) => ())
+        expected!(self.ask(asked.into(), Again::No).await?, Verb::Done(_) => ())
     }
 
     /// Removes the messages of a topic below a seq, for ever.
@@ -116,7 +118,7 @@ impl Client {
     pub async fn purge_topic(&self, topic: &TopicName, below: Seq) -> Result<(), AskError> {
         let asked = TopicPurge { topic: topic.clone(), below };
         // What is purged stays purged: doing it twice is doing it once.
-        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::Done(_) => ())
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::Done(_) => ())
     }
 
     /// The newest message of a key.
@@ -147,7 +149,7 @@ impl Client {
     /// See [`AskError`].
     pub async fn cell(&self, name: impl Into<Bytes>) -> Result<Option<Bytes>, AskError> {
         let asked = CellRead { name: name.into() };
-        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::CellValue(cell) => cell.value)
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::CellValue(cell) => cell.value)
     }
 
     /// Takes a delayed message back before it is due, by the id of its ack. Tells whether it
@@ -158,7 +160,7 @@ impl Client {
     pub async fn cancel_delayed(&self, id: Position) -> Result<bool, AskError> {
         let asked = CancelDelayed { id };
         let answer = self.ask(asked.into(), Again::No).await?;
-        expect!(answer, Verb::Cancelled(cancelled) => cancelled.was_waiting)
+        expected!(answer, Verb::Cancelled(cancelled) => cancelled.was_waiting)
     }
 
     /// A page of those who are connected, after the last session of the page before (zero
@@ -168,7 +170,7 @@ impl Client {
     /// See [`AskError`].
     pub async fn clients(&self, after: u64, limit: u32) -> Result<ClientList, AskError> {
         let asked = Clients { after, limit };
-        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::ClientList(list) => list)
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::ClientList(list) => list)
     }
 
     /// Numbers about the server, as a JSON object.
@@ -176,7 +178,7 @@ impl Client {
     /// # Errors
     /// See [`AskError`].
     pub async fn stats(&self) -> Result<String, AskError> {
-        expect!(self.ask(Stats.into(), Again::Yes).await?, Verb::StatsText(text) => text.json)
+        expected!(self.ask(Stats.into(), Again::Yes).await?, Verb::StatsText(text) => text.json)
     }
 
     /// Whether a server is there.
@@ -185,12 +187,12 @@ impl Client {
     /// See [`AskError`].
     pub async fn ping(&self) -> Result<(), AskError> {
         let asked = Ping::default();
-        expect!(self.ask(asked.into(), Again::Yes).await?, Verb::Pong(_) => ())
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::Pong(_) => ())
     }
 }
 
 fn found(answer: Verb) -> Result<Option<Delivered>, AskError> {
-    expect!(answer, Verb::NotFound(_) => None, Verb::Found(found) => delivered(&found))
+    expected!(answer, Verb::NotFound(_) => None, Verb::Found(found) => delivered(&found))
 }
 
 fn delivered(found: &Found) -> Option<Delivered> {

@@ -1,6 +1,7 @@
 //! The handle that users hold: cheap to clone, and all of it leads to the one driver.
 
 use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -68,6 +69,7 @@ struct Inner {
     state: watch::Receiver<State>,
     trouble: Arc<Mutex<Option<String>>>,
     asks: Semaphore,
+    members: AtomicU64,
     clock: Clock,
     driver: Mutex<Option<JoinHandle<CloseReport>>>,
 }
@@ -106,7 +108,7 @@ impl Client {
             addresses.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
         check(&limits)?;
         let (version_min, version_max) = (VERSION, VERSION);
-        let features = Features::NONE;
+        let features = Features::GROUPS;
         let extension = bytes::Bytes::new();
         let (client_name, token) = (name, token.map(|secret| secret.0));
         let hello = Hello { version_min, version_max, features, client_name, token, extension };
@@ -147,6 +149,7 @@ impl Client {
             state: states,
             trouble,
             asks: Semaphore::new(ASKS_MAX),
+            members: AtomicU64::new(1),
             clock,
             driver: Mutex::new(Some(driver)),
         };
@@ -313,6 +316,11 @@ impl Client {
 
     pub(crate) fn asks(&self) -> &Semaphore {
         &self.inner.asks
+    }
+
+    /// The number of a new membership, which no other has.
+    pub(crate) fn next_member(&self) -> u64 {
+        self.inner.members.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn clock(&self) -> Clock {

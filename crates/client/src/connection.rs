@@ -23,6 +23,10 @@ pub(crate) enum Corr {
     Publish(PublishNumber),
     Ask(u64),
     Follow(SubscriptionId),
+    /// A membership that is to be made.
+    Join(u64),
+    /// Something a member says.
+    Say(u64),
     /// An answer that nobody waits for.
     Other,
 }
@@ -43,6 +47,8 @@ impl Corr {
             Self::Ask(number) => (2, number),
             Self::Follow(id) => (3, id.0),
             Self::Other => (4_u64, 0),
+            Self::Join(key) => (5, key),
+            Self::Say(number) => (6, number),
         };
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&tag.to_le_bytes());
@@ -59,6 +65,8 @@ impl Corr {
             1 => Some(Self::Publish(PublishNumber(number))),
             2 => Some(Self::Ask(number)),
             3 => Some(Self::Follow(SubscriptionId(number))),
+            5 => Some(Self::Join(number)),
+            6 => Some(Self::Say(number)),
             _ => Some(Self::Other),
         }
     }
@@ -80,6 +88,8 @@ pub(crate) struct Connection {
     pub(crate) wire_bytes: u64,
     /// The server's numbers of subscriptions.
     pub(crate) follows: BTreeMap<u64, SubscriptionId>,
+    /// The server's numbers of memberships.
+    pub(crate) members: BTreeMap<u64, u64>,
     pub(crate) heard: Timestamp,
     pub(crate) ping_at: Timestamp,
 }
@@ -96,6 +106,7 @@ impl Connection {
             pending: VecDeque::new(),
             wire_bytes: 0,
             follows: BTreeMap::new(),
+            members: BTreeMap::new(),
             heard: now,
             ping_at: Timestamp::NEVER,
         }

@@ -18,7 +18,7 @@ use gapless_core::link::{Effect, Failure, Input, PublishNumber, Status, Subscrip
 use gapless_core::{Amount, Fate, Link, Registry, Timestamp};
 use gapless_protocol::{Bye, Frame, Hello, Ids, Ping, PublishAck, StartFrom, Verb};
 use tokio::io::Interest;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{timeout, timeout_at};
 use tracing::{debug, warn};
 
@@ -26,9 +26,10 @@ use crate::address::Address;
 use crate::client::{CloseReport, State};
 use crate::clock::Clock;
 use crate::connection::{Connection, Corr};
-use crate::error::{AskError, GaveUp, Lost, PublishError, SubscriptionError};
+use crate::error::{AskError, GaveUp, Lost, MemberError, PublishError, SubscriptionError};
 use crate::following::{Follow, window};
 use crate::inbox::{Command, Inbox, Load, NewFollow, Question};
+use crate::membership::Membership;
 use crate::options::ClientLimits;
 use crate::publish::Outgoing;
 use crate::sending::Owed;
@@ -87,7 +88,10 @@ pub(crate) struct Driver {
     pub(crate) freed: Load,
     pub(crate) server_bytes: u64,
     pub(crate) asks: BTreeMap<u64, Asked>,
-    next_ask: u64,
+    pub(crate) next_ask: u64,
+    pub(crate) members: BTreeMap<u64, Membership>,
+    /// What members said and was not answered.
+    pub(crate) says: BTreeMap<u64, oneshot::Sender<Result<Verb, AskError>>>,
     pub(crate) follows: BTreeMap<SubscriptionId, Follow>,
     /// Subscriptions whose users must catch up first.
     pub(crate) parked: BTreeMap<SubscriptionId, Follow>,
@@ -122,6 +126,8 @@ impl Driver {
             server_bytes: u64::MAX,
             asks: BTreeMap::new(),
             next_ask: 1,
+            members: BTreeMap::new(),
+            says: BTreeMap::new(),
             follows: BTreeMap::new(),
             parked: BTreeMap::new(),
             next_follow: 1,
@@ -246,6 +252,9 @@ impl Driver {
                 let (server, left, confirmed) = (None, Amount::default(), false);
                 self.follow(Follow { feed, pattern, from, server, left, last, confirmed });
             }
+            Command::Join(new) => self.join(new),
+            Command::Say(saying) => self.say(saying),
+            Command::Leave(key) => self.leave(key),
             Command::Stop { grace } => {
                 self.stopping = true;
                 // The link waits for what it knows of.
@@ -385,6 +394,7 @@ impl Driver {
         for number in waiting {
             self.send_ask(number);
         }
+        self.join_all();
     }
 
     /// Settles what cannot be sent again without harm.
@@ -420,6 +430,7 @@ impl Driver {
         for follow in self.follows.values_mut() {
             follow.server = None;
         }
+        self.lose_members();
     }
 
     /// Sends a small frame at once.
@@ -520,7 +531,9 @@ impl Driver {
                     let _ = question.reply.send(Err(AskError::Closed));
                 }
                 Command::Follow(follow) => follow.feed.end(end_of_feed(why)),
-                Command::Stop { .. } => {}
+                Command::Join(new) => new.seat.end(end_of_seat(why)),
+                // Who waits for an answer sees that its other end is gone.
+                Command::Say(_) | Command::Leave(_) | Command::Stop { .. } => {}
             }
         }
         for asked in std::mem::take(&mut self.asks).into_values() {
@@ -531,6 +544,7 @@ impl Driver {
         for follow in follows.chain(std::mem::take(&mut self.parked).into_values()) {
             follow.feed.end(end_of_feed(why));
         }
+        self.end_members(&end_of_seat(why));
         if let Line::Up(connection) = &mut self.line {
             // Who does not take the last frames in time does not get them.
             let _ = timeout(PART_WAIT, write_all(connection)).await;
@@ -542,6 +556,10 @@ impl Driver {
 
 fn end_of_feed(why: Option<GaveUp>) -> Result<(), SubscriptionError> {
     why.map_or(Ok(()), |why| Err(SubscriptionError::GaveUp(why)))
+}
+
+fn end_of_seat(why: Option<GaveUp>) -> Result<(), MemberError> {
+    why.map_or(Ok(()), |why| Err(MemberError::GaveUp(why)))
 }
 
 async fn write_all(connection: &mut Connection) -> io::Result<()> {

@@ -237,6 +237,43 @@ pub enum SubscriptionError {
     Closed,
 }
 
+/// Why a group was not joined, a membership has ended, or what a member said has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberError {
+    /// The server refused the member.
+    #[error("refused: {0}")]
+    Refused(Trouble),
+    /// The server ended the membership.
+    #[error("ended by the server: {0}")]
+    Ended(Trouble),
+    /// The connection on which the messages were held is gone: they come again, unless what
+    /// was said about them arrived.
+    #[error("the connection ended, and with it what was held")]
+    Lost {
+        /// What became of what was said.
+        fate: Fate,
+    },
+    /// The server could not do what was said.
+    #[error(transparent)]
+    Server(Trouble),
+    /// It cannot be sent; nothing was done.
+    #[error("it cannot be sent: {0}")]
+    Invalid(gapless_protocol::EncodeError),
+    /// The server did not answer in time.
+    #[error("the server did not answer in time")]
+    TimedOut,
+    /// The server answered something else than what was said.
+    #[error("the server answered with something else")]
+    Unexpected,
+    /// The client has ended by itself.
+    #[error("the server refuses this client: {0}")]
+    GaveUp(GaveUp),
+    /// The client takes nothing any more.
+    #[error("the client is closed")]
+    Closed,
+}
+
 /// Why a typed payload was not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

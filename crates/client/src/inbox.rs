@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::{AskError, PublishError};
 use crate::feed::Feed;
+use crate::membership::{NewMember, Saying};
 use crate::publish::Outgoing;
 
 /// Something the driver is asked for.
@@ -26,6 +27,10 @@ pub(crate) enum Command {
     Publish(Outgoing),
     Ask(Question),
     Follow(NewFollow),
+    Join(NewMember),
+    Say(Saying),
+    /// The user of a membership is gone.
+    Leave(u64),
     /// Take nothing new, wait for answers so long, end.
     Stop {
         grace: Duration,

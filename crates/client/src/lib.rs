@@ -45,14 +45,20 @@ mod batching;
 mod client;
 mod clock;
 mod connection;
+mod consumer;
 mod driver;
 mod error;
 mod feed;
 mod following;
+mod group_ask;
 mod inbox;
+mod leased;
+mod member;
+mod membership;
 mod options;
 mod publish;
 mod receive;
+mod seat;
 mod sending;
 mod socket;
 mod subscription;
@@ -61,10 +67,17 @@ pub mod typed;
 pub use address::{Address, AddressError, DEFAULT_ADDRESS, DEFAULT_PORT};
 pub use batching::{BatchingProducer, OnStop, Sending, Sent, StopReport};
 pub use client::{Client, CloseReport, State};
+pub use consumer::{Consumer, ConsumerOptions, ConsumerReport, Failed};
 pub use error::{
-    AskError, ConnectError, GaveUp, PublishError, SubscriptionError, Trouble, TypedError,
+    AskError, ConnectError, GaveUp, MemberError, PublishError, SubscriptionError, Trouble,
+    TypedError,
 };
 pub use gapless_core::{Token, TokenError};
+pub use group_ask::DeadLetter;
+pub use leased::{Leased, LeasedMessage, Leases};
+pub use member::{
+    Answering, GroupEvent, GroupGapNotice, Member, MemberHandle, MemberOptions, Outcome, Stepping,
+};
 pub use options::{ClientLimits, ConnectOptions, Ids};
 pub use publish::{Ack, Atomic, Committing, Publishing};
 pub use subscription::{Delivered, DeliveredRef, Event, From, Gap, Messages, Subscription};
@@ -72,10 +85,12 @@ pub use typed::{Json, MessagePack, RegistryExt};
 
 pub use gapless_core::{
     Amount, Backoff, BatcherLimits, BatcherLimitsError, Durability, Epoch, Expect, Fate, GapReason,
-    Message, MessageError, NameError, Pattern, PatternError, Position, PublishOptions,
-    RegisterError, Registry, RejectReason, Seq, Serializer, Timestamp, TopicName, TopicSettings,
+    GroupSettings, GroupStart, Message, MessageError, Mode, NameError, OnGap, Pattern,
+    PatternError, Position, PublishOptions, RegisterError, Registry, RejectReason, RetryPolicy,
+    Seq, Serializer, Timestamp, TopicName, TopicSettings, Waits,
 };
 pub use gapless_protocol::{
-    ClientInfo, ClientList, ClientState, ErrorCode, GapCode, Known, PartAccepted, PlaceRange,
+    ClientInfo, ClientList, ClientState, ErrorCode, GapCode, GroupDoing, GroupInfo, GroupInfos,
+    GroupTotals, Known, LetterFilter, LettersMoved, MemberInfo, PartAccepted, PlaceRange,
     TopicInfo, TopicInfos,
 };

@@ -67,7 +67,7 @@ impl Ack {
         matches!(self, Self::Accepted(part) if part.accepted.duplicate)
     }
 
-    fn new(part: PartAck) -> Result<Self, PublishError> {
+    pub(crate) fn new(part: PartAck) -> Result<Self, PublishError> {
         match part {
             PartAck::Accepted(part) => Ok(Self::Accepted(part)),
             PartAck::Scheduled { id, due } => Ok(Self::Scheduled { id, due }),
@@ -140,6 +140,23 @@ pub struct Atomic {
 }
 
 impl Atomic {
+    /// As a step of a member sends it. It needs no ids: it is never sent twice, and messages
+    /// that are acked in it are handed out once.
+    pub(crate) fn into_commit(self, options: &PublishOptions) -> Result<Commit, PublishError> {
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for (topic, expect, messages) in self.parts {
+            let mut records = RecordsBuilder::default();
+            for message in messages {
+                if message.not_before.is_some() {
+                    return Err(PublishError::Rejected(RejectReason::InvalidPayload));
+                }
+                records.push(&message).map_err(PublishError::Invalid)?;
+            }
+            parts.push(CommitPart { topic, expect, records: records.finish() });
+        }
+        Ok(Commit { options: *options, parts, cells: self.cells })
+    }
+
     /// Nothing yet.
     pub fn new() -> Self {
         Self::default()

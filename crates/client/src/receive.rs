@@ -25,6 +25,16 @@ impl Driver {
             return self.greeted(verb);
         }
         match (verb, Corr::of(frame)) {
+            (Verb::GroupMessages(messages), _) => self.leased(messages),
+            (Verb::GroupRole(role), _) => self.role(role),
+            (Verb::GroupGap(gap), _) => self.group_gap(gap),
+            (Verb::GroupJoined(joined), Some(Corr::Join(key))) => self.joined(key, joined),
+            (Verb::GroupLeft(left), None) => return self.left(left),
+            (Verb::GroupLeft(_), Some(Corr::Other)) => {}
+            (Verb::Error(error), Some(Corr::Say(number))) => {
+                self.said(number, Err(AskError::Server(error.into())));
+            }
+            (verb, Some(Corr::Say(number))) => self.said(number, Ok(verb)),
             (Verb::PublishAck(ack), Some(corr)) => self.acked(corr, ack),
             (Verb::Error(error), Some(corr)) => return self.failed(corr, error),
             (Verb::Error(error), None) => {
@@ -116,7 +126,9 @@ impl Driver {
                 self.step(Input::Acked { number });
             }
             Corr::Ask(number) => self.answered(number, Err(AskError::Server(error.into()))),
-            Corr::Follow(_) if shuts_down => return self.shuts_down(),
+            Corr::Follow(_) | Corr::Join(_) if shuts_down => return self.shuts_down(),
+            Corr::Join(key) => self.join_failed(key, error),
+            Corr::Say(number) => self.said(number, Err(AskError::Server(error.into()))),
             Corr::Follow(id) => {
                 if let Some(follow) = self.follows.remove(&id) {
                     let trouble = Trouble::from(error);
@@ -134,7 +146,7 @@ impl Driver {
     }
 
     /// A server that has announced it is left when it has answered; another at once.
-    fn shuts_down(&self) -> Result<(), Lost> {
+    pub(crate) fn shuts_down(&self) -> Result<(), Lost> {
         match self.parts.link.status() {
             Status::Leaving { .. } => Ok(()),
             _ => Err(Lost::ShuttingDown),
