@@ -54,6 +54,8 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Sub(options) => cmd::subscribe::run(options, global, out),
         Command::Get(options) => cmd::get::run(&options, global, out),
         Command::Topic(options) => cmd::topic::run(options, global, out),
+        Command::Group(options) => cmd::group::run(options, global, out),
+        Command::Dlq(options) => cmd::dlq::run(options, global, out),
         Command::Cancel(options) => cmd::cancel::run(&options, global, out),
         Command::Clients(_) => cmd::clients::run(global, out),
         Command::Events(options) => cmd::events::run(&options, global, out),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use gapless_client::Token;
-use gapless_core::{Durability, Pattern, Seq, Timestamp, TopicName};
+use gapless_core::{Durability, Mode, OnGap, Pattern, Seq, Timestamp, TopicName};
 
 /// Units of durations, in milliseconds.
 const TIME_UNITS: [(&str, u64); 5] =
@@ -163,6 +163,21 @@ pub(crate) fn durability(text: &str) -> Result<Durability, String> {
     Durability::from_name(text).ok_or_else(|| {
         "use memory (fast), written (survives kill -9) or flushed (survives power loss)".to_owned()
     })
+}
+
+/// `shared`, `keyed` or `ordered`.
+pub(crate) fn mode(text: &str) -> Result<Mode, String> {
+    Mode::from_name(text).ok_or_else(|| {
+        "use shared (any member gets any message), keyed (a key's messages one after the other) \
+         or ordered (one member gets all)"
+            .to_owned()
+    })
+}
+
+/// `stop` or `continue`.
+pub(crate) fn on_gap(text: &str) -> Result<OnGap, String> {
+    OnGap::from_name(text)
+        .ok_or_else(|| "use stop (until somebody resumes it) or continue".to_owned())
 }
 
 /// The name of a topic.

@@ -5,12 +5,15 @@ pub(crate) mod cancel;
 pub(crate) mod clients;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod dlq;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod get;
+pub(crate) mod group;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod stats;
+pub(crate) mod sub_group;
 pub(crate) mod subscribe;
 pub(crate) mod topic;
 
@@ -100,6 +103,8 @@ pub(crate) enum Command {
     Sub(subscribe::SubOptions),
     Get(get::GetOptions),
     Topic(topic::TopicOptions),
+    Group(group::GroupOptions),
+    Dlq(dlq::DlqOptions),
     Cancel(cancel::CancelOptions),
     Clients(clients::ClientsOptions),
     Events(events::EventsOptions),

@@ -13,11 +13,13 @@ use gapless_broker::{Clock, SystemClock};
 use gapless_client::{
     Client, Event, From, Gap, Messages, PlaceRange, State, Subscription, SubscriptionError, Token,
 };
-use gapless_core::Pattern;
+use gapless_core::{Mode, Pattern, TopicName};
 use serde_json::{Value, json};
 
 use super::Global;
 use super::events::event_line;
+use super::group::{group_start, new_settings};
+use super::sub_group::{GroupPlan, consume};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
 use crate::remote::{Interrupt, exists, followed, no_topic, with_client};
@@ -34,6 +36,7 @@ Examples:
   gapless sub audit --from -2h                   the last two hours, then what comes
   gapless sub 'orders.>' --save orders.place     stop and start it as you like: no gap, no repeat
   gapless sub 'orders.>' --json | jq .body
+  gapless sub orders.created --group billing     share the work with others; acked when printed
 
 Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a token as it is
 printed at the end. Patterns: * is one token, > is the rest; put them in quotes. It goes on by
@@ -42,7 +45,7 @@ itself when the server comes back. A line is: topic, seq, key (- if none), body.
 /// Show what is published to topics and patterns, history first, then live
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["patterns", "pattern"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["patterns", "pattern", "group"]))]
 pub(crate) struct SubOptions {
     /// Topics or patterns, as orders.created or 'orders.>'
     #[arg(value_name = "PATTERN", value_parser = values::pattern)]
@@ -66,12 +69,35 @@ pub(crate) struct SubOptions {
     /// Keep the place in this file, and go on from it if it is there, whatever --from says
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Be a member of this group: take messages from it, and ack them when they are printed.
+    /// It is made if it is not there and a topic or pattern is named
+    #[arg(long, value_name = "GROUP", value_parser = values::topic, conflicts_with = "save")]
+    group: Option<TopicName>,
+    /// The mode of a group that is made: shared, keyed or ordered
+    #[arg(long, default_value = "shared", value_parser = values::mode, requires = "group")]
+    mode: Mode,
     /// Print bodies only, each with a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
 }
 
 pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Done {
+    if let Some(group) = options.group {
+        let mut sources = options.patterns.into_iter().chain(options.pattern);
+        let source = sources.next();
+        if sources.next().is_some() {
+            return Err(Failure::words("a group reads one topic or pattern"));
+        }
+        let start = group_start(options.from)?;
+        let plan = GroupPlan {
+            group,
+            settings: source.map(|source| new_settings(source, options.mode, start)),
+            count: options.count,
+            follow: !options.no_follow,
+            raw: options.raw,
+        };
+        return with_client(global, out, async |client, out| consume(client, &plan, out).await);
+    }
     let saved = match &options.save {
         Some(path) => read_places(path)?,
         None => Vec::new(),

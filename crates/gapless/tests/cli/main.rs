@@ -5,6 +5,7 @@
 mod config;
 mod doctor;
 mod follow;
+mod group;
 mod look;
 mod publish;
 mod readme;

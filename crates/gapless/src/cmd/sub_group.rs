@@ -1,0 +1,166 @@
+//! `gapless sub --group`: a member of a group that prints messages and acks them.
+//!
+//! A message is acked when it was printed and stdout took it: whoever is killed in between
+//! sees it again, and loses none.
+
+use std::time::Duration;
+
+use gapless_client::{
+    AskError, Client, ErrorCode, GroupEvent, Leased, Leases, Member, MemberError, MemberOptions,
+};
+use gapless_core::{GroupSettings, TopicName};
+use serde_json::json;
+use tokio::time::interval;
+
+use super::group::{no_group, or_failure};
+use crate::exit::{Done, Exit, Failure};
+use crate::output::Output;
+use crate::remote::{Interrupt, asked};
+use crate::show::Shown;
+
+/// Messages that are with the command at once.
+const WINDOW: u32 = 1_000;
+/// How often it is asked whether everything is done, if the command shall end then.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What to take, and until when.
+pub(crate) struct GroupPlan {
+    pub(crate) group: TopicName,
+    /// Made with these if it is not there.
+    pub(crate) settings: Option<GroupSettings>,
+    pub(crate) count: Option<u64>,
+    pub(crate) follow: bool,
+    pub(crate) raw: bool,
+}
+
+pub(crate) async fn consume(client: &Client, plan: &GroupPlan, out: &mut Output) -> Done {
+    let mut interrupt = Interrupt::listen()?;
+    let mut left = plan.count.unwrap_or(u64::MAX);
+    let mut member = join(client, plan, left).await?;
+    let mut look = interval(LOOK_EVERY);
+    let mut taken = 0;
+    let done = loop {
+        if left == 0 {
+            break Ok(Exit::Ok);
+        }
+        tokio::select! {
+            biased;
+            () = interrupt.came() => break Ok(Exit::Ok),
+            event = member.next() => match event {
+                Some(Ok(GroupEvent::Messages(leased))) => {
+                    let shown = show(&leased, left, plan, out)?;
+                    out.flush()?;
+                    left -= shown.count();
+                    taken += acked(&member, &shown).await?;
+                }
+                Some(Ok(event)) => tell(&event, plan, out)?,
+                Some(Err(error)) => break Err(failure(client, error, &plan.group).await),
+                None => break Err(Failure::new(Exit::NoConnection, "the client has ended")),
+            },
+            _ = look.tick(), if !plan.follow => {
+                let info = client.describe_group(&plan.group).await;
+                if or_failure(client, &plan.group, info).await?.lag == 0 {
+                    break Ok(Exit::Ok);
+                }
+            }
+        }
+    };
+    member.leave().await;
+    if out.json {
+        out.json_line(&json!({ "event": "end", "group": plan.group.as_str(), "acked": taken }))?;
+    } else {
+        out.note(format_args!("{taken} acked"));
+    }
+    done
+}
+
+async fn join(client: &Client, plan: &GroupPlan, left: u64) -> Result<Member, Failure> {
+    let window = u32::try_from(left).unwrap_or(WINDOW).min(WINDOW);
+    let name = format!("gapless sub {}", std::process::id());
+    let options = MemberOptions { name, window };
+    let known = client.describe_group(&plan.group).await;
+    let unknown = |error: &AskError| {
+        let code = ErrorCode::UnknownGroup.number();
+        matches!(error, AskError::Server(trouble) if trouble.code == code)
+    };
+    if let (Err(error), Some(settings)) = (&known, &plan.settings)
+        && unknown(error)
+    {
+        let made = client.create_group(&plan.group, settings.clone()).await;
+        or_failure(client, &plan.group, made).await?;
+    }
+    match client.join_group(&plan.group, options).await {
+        Ok(member) => Ok(member),
+        Err(error) => Err(failure(client, error, &plan.group).await),
+    }
+}
+
+/// Prints messages, at most `left`; gives what was printed.
+fn show(leased: &Leased, left: u64, plan: &GroupPlan, out: &mut Output) -> std::io::Result<Leases> {
+    let mut shown = Leases::new();
+    for each in leased.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+        let (seq, position, time) = (each.seq, each.position, each.time);
+        let topic = each.topic.as_str();
+        let line = Shown { topic, seq, position, time, message: &each.message, epoch: None };
+        if plan.raw {
+            out.bytes(each.message.body.as_deref().unwrap_or_default())?;
+            out.bytes(b"\n")?;
+        } else if out.json {
+            let mut value = line.json();
+            value["attempt"] = each.attempt.into();
+            out.json_line(&value)?;
+        } else {
+            out.line(line.line(out.paint))?;
+        }
+        shown.add(&each.leases());
+    }
+    Ok(shown)
+}
+
+/// How many of them count. What was lost with a connection comes again.
+async fn acked(member: &Member, shown: &Leases) -> Result<u64, Failure> {
+    match member.ack(shown).await {
+        Ok(outcome) => Ok(outcome.taken),
+        Err(MemberError::Lost { .. }) => Ok(0),
+        Err(error) => Err(Failure::failed(error)),
+    }
+}
+
+fn tell(event: &GroupEvent, plan: &GroupPlan, out: &mut Output) -> std::io::Result<()> {
+    let group = plan.group.as_str();
+    let (word, text) = match event {
+        GroupEvent::Active => ("active", format!("{group}: this member gets the messages now")),
+        GroupEvent::Standby => {
+            ("standby", format!("{group}: another member gets the messages; standing by"))
+        }
+        GroupEvent::Rejoined => {
+            ("rejoined", format!("{group}: connected again; what was not acked may come again"))
+        }
+        GroupEvent::Gap(gap) => {
+            let topic = gap.topic.as_ref().map_or("its source", |topic| topic.as_str());
+            let reason = gap.reason.reason().map_or("a newer reason", |reason| reason.name());
+            ("gap", format!("gap: messages of {topic} are gone that were not done ({reason})"))
+        }
+        _ => return Ok(()),
+    };
+    if out.json {
+        return out.json_line(&json!({ "event": word, "group": group }));
+    }
+    out.note(text);
+    Ok(())
+}
+
+async fn failure(client: &Client, error: MemberError, group: &TopicName) -> Failure {
+    match error {
+        MemberError::Refused(trouble) | MemberError::Ended(trouble) => match trouble.known() {
+            Some(ErrorCode::UnknownGroup) => no_group(group)
+                .hint(format!("make it: gapless sub SOURCE --group {group}"))
+                .code(trouble.code),
+            _ => asked(client, AskError::Server(trouble), None).await,
+        },
+        MemberError::TimedOut | MemberError::GaveUp(_) | MemberError::Closed => {
+            Failure::new(Exit::NoConnection, error)
+        }
+        other => Failure::failed(other),
+    }
+}
