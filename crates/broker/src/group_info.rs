@@ -268,5 +268,8 @@ fn why(info: &GroupInfo, now: Timestamp) -> String {
             counts.in_flight, counts.waiting, counts.parked
         );
     }
+    if counts.in_flight == 0 {
+        return format!("No member asks for more; {} messages wait for one that does.", info.lag);
+    }
     format!("It moves: {} of {} messages are in flight.", counts.in_flight, info.lag)
 }

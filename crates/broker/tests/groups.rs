@@ -2,7 +2,9 @@
 
 mod common;
 
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::*;
@@ -396,4 +398,34 @@ fn groups_are_made_once_listed_and_deleted() {
     let broker = world.crash(broker, CrashKind::Power);
     assert!(broker.list_groups().is_empty());
     assert!(matches!(broker.describe_group(&name("g")), Err(GroupError::Unknown(_))));
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_stops_waiting_leaves_the_wake_to_the_next() {
+    let world = World::new(31);
+    let broker = open(&world, Mode::Shared);
+    let (mut first, mut second) = (join(&broker, "first", 10), join(&broker, "second", 10));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    // Both wait, then the one that came first gives up.
+    {
+        let mut waiting = std::pin::pin!(first.next());
+        let context = &mut Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(context).is_pending());
+        assert!(second.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    }
+    let before = woken.0.load(Ordering::SeqCst);
+    publish(&broker, "t", &Message::new("1"));
+    assert!(woken.0.load(Ordering::SeqCst) > before, "the other is woken");
+    assert_eq!(texts_of(&take(&mut second)), ["1"]);
 }

@@ -264,6 +264,29 @@ fn one_that_stopped_waiting_does_not_keep_a_wake_from_another() {
 }
 
 #[test]
+fn c6_what_was_leased_for_one_who_went_away_comes_to_another() {
+    let server = Server::open();
+    let retry = json!({ "steps_ms": [0] });
+    prepared(&server, &json!({ "lease_ms": 300, "retry": retry }), &[]);
+    let mut gone = server.connect();
+    gone.write(&Request::new("POST", "/v1/groups/work/fetch?member=gone&wait_ms=60000").bytes());
+    until(&server, "it is a member", |group| group["member_count"] == 1);
+    // Whether the server has noticed or not when they come: nothing is lost.
+    drop(gone);
+    publish(&server, "orders", &["1", "2", "3"]);
+    let mut got = Vec::new();
+    while got.len() < 3 {
+        let fetched = fetch(&server, "member=here&wait_ms=30000");
+        let taken = post(&server, "/v1/groups/work/ack", &json!({ "leases": fetched["leases"] }));
+        assert_eq!(taken["taken"], fetched["count"]);
+        got.extend(texts(&fetched));
+    }
+    got.sort();
+    assert_eq!(got, ["1", "2", "3"]);
+    assert_eq!(group(&server)["lag"], 0);
+}
+
+#[test]
 fn c6_two_members_share_and_one_that_leaves_gives_its_messages_back() {
     let server = Server::open();
     prepared(&server, &json!({}), &["1", "2", "3", "4"]);
