@@ -135,6 +135,20 @@ impl Broker {
         self.inner.find_letters(&group, &which, limit.min(LETTERS_MAX))
     }
 
+    /// Dead letters of a group that are like this, at most `limit` and [`LETTERS_MAX`].
+    ///
+    /// # Errors
+    /// When there is no such group, or they cannot be read.
+    pub fn find_dead_letters(
+        &self,
+        group: &TopicName,
+        which: &LetterFilter,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, GroupError> {
+        let group = self.inner.group(group)?;
+        self.inner.find_letters(&group, which, limit.min(LETTERS_MAX))
+    }
+
     /// One dead letter; `None` when it is not there any more.
     ///
     /// # Errors

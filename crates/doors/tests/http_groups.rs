@@ -185,6 +185,10 @@ fn dead_letters_are_driven_again_by_filter_and_rate_and_removed() {
     let path = format!("/v1/groups/work/dead-letters?from={next}");
     assert_eq!(server.get(&path).is(200).json()["letters"].as_array().unwrap().len(), 1);
 
+    let found = server.get("/v1/groups/work/dead-letters?error=do+b&topic=orders&to=4").is(200);
+    assert_eq!(found.json()["letters"][0]["key"], "b");
+    assert_eq!(found.json()["letters"].as_array().unwrap().len(), 1);
+
     let redrive = |query: &str| {
         let path = format!("/v1/groups/work/dead-letters/redrive?{query}");
         server.post(&path, "").is(200).json()

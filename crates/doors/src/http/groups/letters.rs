@@ -29,12 +29,12 @@ pub(super) async fn list(
     TopicPath(group): TopicPath,
     mut params: Params,
 ) -> Result<Response, Problem> {
-    let from = params.parsed("from")?.map_or(Seq(1), Seq);
+    let which = filter(&mut params)?;
     let limit = params.parsed("limit")?.unwrap_or(LIST_DEFAULT).clamp(1, LETTERS_MAX);
     params.finish()?;
     let broker = shared.broker.clone();
     // One more tells whether there are more.
-    let letters = blocking(move || broker.dead_letters(&group, from, limit + 1)).await??;
+    let letters = blocking(move || broker.find_dead_letters(&group, &which, limit + 1)).await??;
     let mut shown = Vec::new();
     let mut next = None;
     for (at, letter) in letters.iter().enumerate() {
