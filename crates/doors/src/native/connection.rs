@@ -25,9 +25,9 @@ use gapless_protocol::{
 };
 use tokio::time::{Instant, Sleep};
 
-use crate::answers::{error, part_ack, subscribe_error, trouble};
+use crate::answers::{error, group_error, part_ack, subscribe_error, trouble};
 use crate::native::deliver::{Followed, Stop, put_with};
-use crate::native::group::{Memberships, Said};
+use crate::native::group::{Memberships, NewMember, Said, join};
 use crate::native::output::Output;
 use crate::native::ready::Ready;
 use crate::native::requests::{answer, client_list, delayed};
@@ -125,6 +125,7 @@ struct Stalled {
 enum Answer {
     Verb(Verb),
     Subscribed(Box<Subscription>, (u64, u64)),
+    Joined(Box<NewMember>),
 }
 
 struct Asked {
@@ -556,7 +557,7 @@ impl Connection {
             }
             (_, Verb::Ping(ping)) => self.put(Pong { echo: ping.echo }, ids),
             (_, Verb::Pong(_)) => {}
-            (_, Verb::GroupJoin(asked)) => self.join(&asked, ids),
+            (_, Verb::GroupJoin(asked)) => self.join(asked, ids),
             (_, Verb::GroupLeave(asked)) => {
                 let member = asked.member;
                 if self.members.leave(member) {
@@ -775,16 +776,28 @@ impl Connection {
         all >= self.shared.options.subscriptions_max as usize
     }
 
-    fn join(&mut self, asked: &GroupJoin, ids: Ids) {
+    fn join(&mut self, asked: GroupJoin, ids: Ids) {
         if self.stage != Stage::Open {
             return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
         }
         if self.has_all_it_may() {
             return self.refuse(ErrorCode::TooManyMembers, &"too many memberships", ids);
         }
+        let broker = self.shared.broker.clone();
+        let answer = tokio::task::spawn_blocking(move || match join(&broker, asked) {
+            Ok(new) => Answer::Joined(Box::new(new)),
+            Err(failed) => Answer::Verb(group_error(&failed).into()),
+        });
+        self.asked.push_back(Asked { ids, subscribes: true, answer });
+    }
+
+    fn joined(&mut self, new: NewMember, ids: Ids) {
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
         let number = self.next_follow;
         self.next_follow += 1;
-        let joined = self.members.join(&self.shared.broker, asked, number, &self.ready);
+        let joined = self.members.add(new, number, &self.ready);
         self.put(joined, ids);
         self.hungry.push_back(number);
     }
@@ -807,6 +820,7 @@ impl Connection {
                 Ok(Answer::Subscribed(subscription, credit)) => {
                     self.follow(*subscription, credit, asked.ids);
                 }
+                Ok(Answer::Joined(new)) => self.joined(*new, asked.ids),
                 Err(failed) => self.refuse(ErrorCode::Internal, &failed, asked.ids),
             }
         }

@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use gapless_broker::{Acking, Broker, Handed, Join, Member, MemberHandle, checksum};
-use gapless_core::{Lease, Position, PubSubError, Seq};
+use gapless_broker::{Acking, Broker, GroupError, Handed, Join, Member, MemberHandle, checksum};
+use gapless_core::{Lease, Mode, Position, PubSubError, Seq};
 use gapless_protocol::{
     Confirm, ErrorAnswer, ErrorCode, FrameLimit, GapCode, GroupDone, GroupGap, GroupJoin,
     GroupJoined, GroupLeft, GroupMessages, GroupRole, Ids, LostSeqs, SplitError, StepAck, Verb,
     Which, cut_leased,
 };
 
-use crate::answers::{error, group_error, member_error};
+use crate::answers::{error, member_error};
 use crate::native::deliver::{Stop, put_with};
 use crate::native::output::Output;
 use crate::native::ready::{Ready, SubscriptionWaker};
@@ -34,6 +34,21 @@ const MESSAGES_FIELDS_BYTES: usize = 32;
 #[derive(Default)]
 pub(crate) struct Memberships {
     all: BTreeMap<u64, Membership>,
+}
+
+/// A member, and what it is told about its group.
+pub(crate) struct NewMember {
+    member: Member,
+    mode: Mode,
+    lease: Duration,
+}
+
+/// Joins a group; may block, as it looks at how the group stands.
+pub(crate) fn join(broker: &Broker, asked: GroupJoin) -> Result<NewMember, GroupError> {
+    let settings = broker.describe_group(&asked.group)?.settings;
+    let join = Join { name: asked.name, window: asked.window };
+    let member = broker.join_group(&asked.group, &join)?;
+    Ok(NewMember { member, mode: settings.mode, lease: settings.lease })
 }
 
 /// What a member is answered, now or when it is durable.
@@ -65,30 +80,16 @@ impl Memberships {
         self.all.len()
     }
 
-    /// Joins a group under this number.
-    pub(crate) fn join(
-        &mut self,
-        broker: &Broker,
-        asked: &GroupJoin,
-        number: u64,
-        ready: &Arc<Ready>,
-    ) -> Verb {
-        let join = Join { name: asked.name.clone(), window: asked.window };
-        let joined = broker
-            .describe_group(&asked.group)
-            .and_then(|info| Ok((info.settings, broker.join_group(&asked.group, &join)?)));
-        match joined {
-            Ok((settings, member)) => {
-                let lease_ms = u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX);
-                let id = member.id();
-                let waker = SubscriptionWaker { ready: Arc::clone(ready), subscription: number };
-                let waker = Waker::from(Arc::new(waker));
-                let handle = member.handle();
-                self.all.insert(number, Membership { number, member, handle, waker, rest: None });
-                GroupJoined { member: number, id, mode: settings.mode, lease_ms }.into()
-            }
-            Err(failed) => Verb::Error(group_error(&failed)),
-        }
+    /// Takes a new member under this number.
+    pub(crate) fn add(&mut self, new: NewMember, number: u64, ready: &Arc<Ready>) -> GroupJoined {
+        let NewMember { member, mode, lease } = new;
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+        let id = member.id();
+        let waker = SubscriptionWaker { ready: Arc::clone(ready), subscription: number };
+        let waker = Waker::from(Arc::new(waker));
+        let handle = member.handle();
+        self.all.insert(number, Membership { number, member, handle, waker, rest: None });
+        GroupJoined { member: number, id, mode, lease_ms }
     }
 
     /// Ends a membership that said so. Tells whether there was one.
