@@ -41,7 +41,7 @@ impl System for Native {
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
-            features: Features::NONE,
+            features: Features::GROUPS,
             client_name: "bench".to_owned(),
             token: None,
             extension: Bytes::new(),
