@@ -65,6 +65,8 @@ pub struct Records {
     pub flags: u16,
     /// The shortest time to live in ms; zero when none has one.
     pub ttl_min_ms: u32,
+    /// Whether one of them has more than a body: then there is more to check.
+    pub extras: bool,
 }
 
 impl Records {
@@ -99,6 +101,10 @@ impl Records {
         self.count += 1;
         self.flags |= if record.key.is_some() { FLAG_KEYS } else { 0 };
         self.flags |= if record.id.is_some() { FLAG_IDS } else { 0 };
+        self.extras |= record.key.is_some()
+            || record.id.is_some()
+            || record.ttl_ms.is_some()
+            || !record.headers.is_empty();
         if let Some(ttl) = record.ttl_ms
             && (self.ttl_min_ms == 0 || ttl < self.ttl_min_ms)
         {
@@ -457,6 +463,13 @@ pub fn put_varint(out: &mut impl BufMut, mut value: u64) {
 
 /// Reads what [`put_varint`] wrote; `None` when it ends early or is longer than 64 bits.
 pub fn take_varint(rest: &mut &[u8]) -> Option<u64> {
+    // Most are small.
+    if let Some((&byte, after)) = rest.split_first()
+        && byte < 0x80
+    {
+        *rest = after;
+        return Some(u64::from(byte));
+    }
     let mut value = 0_u64;
     for (index, &byte) in rest.iter().enumerate().take(10) {
         let part = u64::from(byte & 0x7f);

@@ -345,7 +345,7 @@ fn a_range_is_read_page_by_page() {
     assert_eq!(bodies(&server.get("/v1/topics/a/messages?from=8").json()), "");
     assert_eq!(bodies(&server.get("/v1/topics/a/messages?from=now").json()), "");
     server.get("/v1/topics/a/messages?from=9").problem(409, "Ahead");
-    server.get("/v1/topics/a/messages?from=nowhere").problem(400, "BadPayload");
+    server.get("/v1/topics/a/messages?from=nowhere").problem(400, "BadRequest");
     server.get("/v1/topics/none/messages").problem(404, "UnknownTopic");
 }
 

@@ -219,7 +219,11 @@ impl Client {
     /// A line without its end; `None` when the server has closed the connection.
     pub fn line(&mut self) -> Option<String> {
         let mut line = Vec::new();
-        let read = self.stream.read_until(b'\n', &mut line).expect("a line in time");
+        let read = match self.stream.read_until(b'\n', &mut line) {
+            // Closed with something of ours unread.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+            other => other.expect("a line in time"),
+        };
         let line = String::from_utf8(line).expect("text");
         (read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
     }

@@ -310,6 +310,9 @@ fn check_records(records: &Records) -> Result<(), VerbError> {
     if records.count == 0 {
         return Err(VerbError::NoMessage);
     }
+    if !records.extras {
+        return Ok(());
+    }
     for (index, record) in (0..).zip(records.iter()) {
         check_record(&record).map_err(|error| VerbError::Message { index, error })?;
     }
