@@ -17,6 +17,7 @@
 mod ahead;
 mod deliver;
 pub mod fail;
+mod lines;
 pub mod op;
 mod open;
 mod settings;
@@ -492,6 +493,10 @@ impl Group {
     pub fn record_bytes_max(&self, leases: &[Lease]) -> usize {
         let mut runs = 0;
         for lease in leases {
+            if lease.first == lease.last {
+                runs += 1;
+                continue;
+            }
             let mut at = lease.first;
             while let Some((last, run)) = self.open.next_from(at) {
                 if run.first > lease.last {

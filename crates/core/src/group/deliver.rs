@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::ahead::Known;
-use super::open::{Run, State, len};
+use super::open::{Run, State};
 use super::{Effect, Granted, Group, Lease, Member, MemberId, Mode, Offered, Op};
 use crate::id::Position;
 use crate::time::Timestamp;
@@ -132,17 +132,11 @@ impl Group {
         let mut room = self.room(member).min(max);
         while room > 0 {
             let Some(last) = self.next_ready() else { break };
-            let run = self.open.get(last).expect("what is ready is open");
-            let count = len(run, last).min(room);
-            let (from, to) = (run.first, run.first.plus(count - 1));
-            let mut run = self.open.cut(last, from, to);
-            run.attempts = run.attempts.saturating_add(1);
             // In order the member has one lease for all it holds.
             let deadline = if ordered { Timestamp::NEVER } else { until };
-            run.state = State::Leased { member, deadline };
-            let lease = Lease { first: from, last: to, attempt: run.attempts };
-            let (topic, seq) = (run.topic, run.seq);
-            self.open.insert(to, run);
+            let state = State::Leased { member, deadline };
+            let (lease, topic, seq) = self.open.lease(last, room, state);
+            let count = lease.count();
             let state = self.members.get_mut(&member).expect("who has room is a member");
             if ordered && state.in_flight == 0 {
                 state.deadline = until;
@@ -161,9 +155,13 @@ impl Group {
         lease: &Lease,
         mut at: Position,
     ) -> Option<(Position, Position, Position)> {
-        loop {
-            let last = self.open.held_from(member, at)?;
-            let run = self.open.get(last).expect("what is held is open");
+        while at <= lease.last {
+            // Mostly what lies there is the member's; else its own are looked through.
+            let (mut last, mut run) = self.open.next_from(at)?;
+            if !matches!(run.state, State::Leased { member: holder, .. } if holder == member) {
+                last = self.open.held_from(member, at)?;
+                run = self.open.get(last).expect("what is held is open");
+            }
             if run.first > lease.last {
                 return None;
             }
@@ -172,6 +170,7 @@ impl Group {
             }
             at = last.next();
         }
+        None
     }
 
     pub(super) fn ack(
@@ -182,15 +181,16 @@ impl Group {
         effects: &mut Vec<Effect>,
     ) {
         let (mut taken, mut named) = (0, 0_u64);
-        let mut told = None;
+        let mut ended = Vec::new();
         for lease in leases {
             named = named.saturating_add(lease.count());
             let mut at = lease.first;
             while let Some((last, from, to)) = self.next_held(member, lease, at) {
-                taken += self.done(now, member, (last, from, to), &mut told, effects);
+                taken += self.end(now, member, (last, from, to), &mut ended);
                 at = to.next();
             }
         }
+        self.record_ended(ended, effects);
         effects.push(Effect::Counted { taken, refused: named.saturating_sub(taken) });
     }
 
@@ -201,57 +201,68 @@ impl Group {
         through: Position,
         effects: &mut Vec<Effect>,
     ) {
-        let (mut taken, mut told) = (0, None);
+        let (mut taken, mut ended) = (0, Vec::new());
         while let Some(last) = self.open.held_from(member, Position(0)) {
             let from = self.open.get(last).expect("what is held is open").first;
             if from > through {
                 break;
             }
-            taken += self.done(now, member, (last, from, last.min(through)), &mut told, effects);
+            taken += self.end(now, member, (last, from, last.min(through)), &mut ended);
         }
+        self.record_ended(ended, effects);
         effects.push(Effect::Counted { taken, refused: 0 });
     }
 
-    /// Ends messages that a member holds, and writes it down.
-    fn done(
+    /// Ends messages that a member holds; it is still to be written down.
+    fn end(
         &mut self,
         now: Timestamp,
         member: MemberId,
         (last, from, to): (Position, Position, Position),
-        told: &mut Option<(Position, Position)>,
-        effects: &mut Vec<Effect>,
+        ended: &mut Vec<(Position, Position)>,
     ) -> u64 {
         let run = self.open.cut(last, from, to);
         let count = to.next().distance(from);
         self.members.get_mut(&member).expect("who holds is a member").in_flight -= count;
         self.pass_key(now, &run);
-        self.record_done(from, to, told, effects);
+        match ended.last_mut() {
+            Some((_, end)) if end.next() == from => *end = to,
+            _ => ended.push((from, to)),
+        }
         count
     }
 
-    /// Writes down that these are done, as far as everything around them is.
+    /// Writes down that all of these are done, each range between open neighbours once.
+    fn record_ended(&self, mut ended: Vec<(Position, Position)>, effects: &mut Vec<Effect>) {
+        ended.sort_unstable();
+        let mut told = Position(0);
+        for (from, to) in ended {
+            if told < to {
+                told = self.record_done(from, to, effects);
+            }
+        }
+    }
+
+    /// Writes down that these are done, as far as everything around them is; tells how far.
     pub(super) fn record_done(
         &self,
         from: Position,
         to: Position,
-        told: &mut Option<(Position, Position)>,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> Position {
         let first = self.open.last_before(from).map_or(Position(1), Position::next);
         let next = self.open.next_from(to.next()).map(|(_, run)| run.first.prev());
         let range = (first, next.unwrap_or(self.frontier));
-        if told.replace(range) == Some(range) {
-            return;
-        }
         // A range that the one before has grown into is told once, by the larger.
         if let Some(Effect::Record(Op::Done { first, last })) = effects.last_mut()
             && range.0 <= last.next()
             && *first <= range.1.next()
         {
             (*first, *last) = (range.0.min(*first), range.1.max(*last));
-            return;
+            return range.1;
         }
         effects.push(Effect::Record(Op::Done { first: range.0, last: range.1 }));
+        range.1
     }
 
     /// Lets the next message of a key come to its turn.

@@ -95,7 +95,7 @@ impl Group {
         let count = len(&run, last);
         if dead && !self.settings.dead_letters {
             self.pass_key(now, &run);
-            self.record_done(run.first, last, &mut None, effects);
+            self.record_done(run.first, last, effects);
             effects.push(Effect::Dropped { count });
             return true;
         }
@@ -259,7 +259,7 @@ impl Group {
             }
             if run.state == State::Dying {
                 self.open.cut(end, from, to);
-                self.record_done(from, to, &mut None, effects);
+                self.record_done(from, to, effects);
             }
             at = end.next();
         }

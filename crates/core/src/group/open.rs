@@ -7,11 +7,13 @@
 //! makes them anew and compares.
 
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::num::NonZeroU128;
 
-use super::MemberId;
+use super::lines::Lines;
 use super::op::Failure;
+use super::{Lease, MemberId};
 use crate::id::{Position, Seq, TopicId};
 use crate::time::Timestamp;
 
@@ -87,7 +89,7 @@ pub(super) struct Open {
     deadlines: BTreeSet<(Timestamp, Position)>,
     held: BTreeSet<(MemberId, Position)>,
     dying: BTreeSet<Position>,
-    keys: BTreeSet<(NonZeroU128, Position)>,
+    keys: Lines,
     counts: Counts,
     /// Changes of the map so far: what a test of cost counts.
     #[cfg(test)]
@@ -151,25 +153,19 @@ impl Open {
 
     /// The first of a key.
     pub(super) fn head(&self, key: NonZeroU128) -> Option<Position> {
-        let all = (key, Position(0))..=(key, Position(u64::MAX));
-        self.keys.range(all).next().map(|(_, position)| *position)
+        self.keys.head(key)
     }
 
-    /// How many keys have messages open, at most `max`.
+    /// How many keys have messages open.
     pub(super) fn keys(&self) -> usize {
-        let mut count = 0;
-        let mut last = None;
-        for (key, _) in &self.keys {
-            count += usize::from(last.replace(*key) != Some(*key));
-        }
-        count
+        self.keys.len()
     }
 
     pub(super) fn insert(&mut self, last: Position, run: Run) {
         self.touch();
         *self.counts.of(run.state) += len(&run, last);
         if let Some(key) = run.key {
-            self.keys.insert((key, last));
+            self.keys.insert(key, last);
         }
         self.index(last, run.state);
         self.runs.insert(last, run);
@@ -215,40 +211,66 @@ impl Open {
 
     /// Gives a whole run another state.
     pub(super) fn set_state(&mut self, last: Position, state: State) {
-        self.touch();
         let run = self.runs.get_mut(&last).expect("the run is open");
         let (before, count) = (core::mem::replace(&mut run.state, state), len(run, last));
+        self.moved(last, count, (before, state));
+    }
+
+    /// Tells counts and indexes of another state.
+    fn moved(&mut self, last: Position, count: u64, (before, state): (State, State)) {
+        self.touch();
         *self.counts.of(before) -= count;
         *self.counts.of(state) += count;
         self.unindex(last, before);
         self.index(last, state);
     }
 
+    /// Gives a run that is ready, or as many of its first messages as are wanted, to a member
+    /// as another attempt.
+    pub(super) fn lease(
+        &mut self,
+        last: Position,
+        most: u64,
+        state: State,
+    ) -> (Lease, TopicId, Seq) {
+        let run = self.runs.get_mut(&last).expect("the run is open");
+        let (first, topic, seq) = (run.first, run.topic, run.seq);
+        let (count, attempt) = (len(run, last), run.attempts.saturating_add(1));
+        let lease = Lease { first, last: first.plus(count.min(most) - 1), attempt };
+        if lease.last < last {
+            let mut run = self.cut(last, first, lease.last);
+            (run.attempts, run.state) = (attempt, state);
+            self.insert(lease.last, run);
+            return (lease, topic, seq);
+        }
+        run.attempts = attempt;
+        let before = core::mem::replace(&mut run.state, state);
+        self.moved(last, count, (before, state));
+        (lease, topic, seq)
+    }
+
     /// Takes the messages from `from` to `to` out of the run that ends at `last`.
     pub(super) fn cut(&mut self, last: Position, from: Position, to: Position) -> Run {
         self.touch();
-        let run = self.runs.get_mut(&last).expect("the run is open");
+        let Entry::Occupied(mut entry) = self.runs.entry(last) else { panic!("the run is open") };
+        let run = entry.get_mut();
         assert!(run.first <= from && from <= to && to <= last, "a cut lies within its run");
-        let whole = run.first == from && to == last;
-        let mut piece =
-            if whole { self.runs.remove(&last).expect("it is there") } else { run.clone() };
-        *self.counts.of(piece.state) -= to.next().distance(from);
-        let before = from.distance(piece.first);
-        if whole {
-            self.unindex(last, piece.state);
-            if let Some(key) = piece.key {
-                self.keys.remove(&(key, last));
-            }
-            return piece;
-        }
-        let run = self.runs.get_mut(&last).expect("the run is open");
-        if to < last {
+        let before = from.distance(run.first);
+        let mut piece = if to < last {
             // The rest keeps its name; what lies before the cut gets one.
+            let piece = run.clone();
             run.seq = run.seq.plus(to.next().distance(run.first));
             run.first = to.next();
+            piece
         } else {
-            self.runs.remove(&last);
+            entry.remove()
+        };
+        *self.counts.of(piece.state) -= to.next().distance(from);
+        if to == last {
             self.unindex(last, piece.state);
+        }
+        if let Some(key) = piece.key {
+            self.keys.remove(key, last);
         }
         if before > 0 {
             self.runs.insert(from.prev(), piece.clone());
@@ -286,11 +308,9 @@ impl Open {
         assert_eq!(again.dying, self.dying, "dying");
         assert_eq!(again.keys, self.keys, "keys");
         assert_eq!(again.counts, self.counts, "counts");
-        let mut key = None;
-        for (each, position) in &self.keys {
-            let is_head = key.replace(*each) != Some(*each);
-            let waits = self.runs[position].state == State::Waiting;
-            assert_eq!(waits, !is_head, "of a key all but the first wait");
+        for (last, run) in self.iter() {
+            let is_behind = run.key.is_some_and(|key| self.keys.is_behind(key, last));
+            assert_eq!(run.state == State::Waiting, is_behind, "of a key all but the first wait");
         }
     }
 }
