@@ -221,18 +221,17 @@ impl Broker {
 }
 
 impl Inner {
-    /// Buries what waits for it in any group.
-    pub(crate) fn bury_all(&self) {
-        for group in self.groups.all() {
-            loop {
-                let dying = group.lock().machine.dying(AT_ONCE);
-                if dying.is_empty() {
-                    break;
-                }
-                if let Err(error) = self.bury(&group, &dying) {
-                    tracing::warn!(group = group.name.as_str(), %error, "burying must wait");
-                    break;
-                }
+    /// Buries what waits for it in a group.
+    pub(crate) fn bury_all(&self, group: &Arc<GroupCell>, now: Timestamp) {
+        loop {
+            let dying = group.lock().machine.dying(AT_ONCE);
+            if dying.is_empty() {
+                return;
+            }
+            if let Err(error) = self.bury(group, &dying) {
+                tracing::warn!(group = group.name.as_str(), %error, "burying must wait");
+                self.groups.note(now.after(self.limits.keep_interval), group.id);
+                return;
             }
         }
     }
@@ -386,29 +385,27 @@ impl Inner {
     }
 
     /// Carries on what was asked for at a rate.
-    pub(crate) fn redrive_due(&self, now: Timestamp) {
-        for group in self.groups.all() {
-            let due = {
-                let mut state = group.lock();
-                let Some(redriving) = &mut state.redriving else { continue };
-                if redriving.next > now {
-                    self.groups.note(redriving.next, group.id);
-                    continue;
-                }
-                // As many as a tenth of a second allows, so that a rate is smooth.
-                let count = (redriving.rate / 10).max(1);
-                let pause = Duration::from_secs(u64::from(count)) / redriving.rate;
-                redriving.next = now.after(pause);
+    pub(crate) fn redrive_due(&self, group: &Arc<GroupCell>, now: Timestamp) {
+        let (which, count) = {
+            let mut state = group.lock();
+            let Some(redriving) = &mut state.redriving else { return };
+            if redriving.next > now {
                 self.groups.note(redriving.next, group.id);
-                (redriving.which.clone(), count as usize)
-            };
-            match self.redrive_some(&group, &due.0, due.1) {
-                Ok(0) => group.lock().redriving = None,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(group = group.name.as_str(), %error, "a redrive ends");
-                    group.lock().redriving = None;
-                }
+                return;
+            }
+            // As many as a tenth of a second allows, so that a rate is smooth.
+            let count = (redriving.rate / 10).max(1);
+            let pause = Duration::from_secs(u64::from(count)) / redriving.rate;
+            redriving.next = now.after(pause);
+            self.groups.note(redriving.next, group.id);
+            (redriving.which.clone(), count as usize)
+        };
+        match self.redrive_some(group, &which, count) {
+            Ok(0) => group.lock().redriving = None,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(group = group.name.as_str(), %error, "a redrive ends");
+                group.lock().redriving = None;
             }
         }
     }

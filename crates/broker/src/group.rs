@@ -263,7 +263,7 @@ impl Inner {
             }
             Effect::Active { member } => state.tell(member, Notice::Active),
             Effect::Standby { member } => state.tell(member, Notice::Standby),
-            Effect::Died { .. } => self.keeper.wake(),
+            Effect::Died { .. } => self.note_now(group),
             Effect::Dropped { count } => {
                 state.totals.dropped += count;
                 self.emit("group.dropped", &[("group", name()), ("count", count.into())]);
@@ -304,14 +304,23 @@ impl Inner {
         }
     }
 
-    /// Lets time go on in the groups that asked for it.
-    pub(crate) fn tick_groups(&self, now: Timestamp) {
+    /// Looks at the groups that asked for it: lets time go on, buries, and carries on redrives.
+    pub(crate) fn keep_groups(&self, now: Timestamp) {
         for group in self.groups.take_due(now) {
             let mut state = group.lock();
             state.noted = Timestamp::NEVER;
             self.tick_group(&group, &mut state, now);
             self.note_deadline(&group, &mut state);
+            drop(state);
+            self.bury_all(&group, now);
+            self.redrive_due(&group, now);
         }
+    }
+
+    /// Asks the keeper to look at a group in its next turn, and for that turn.
+    fn note_now(&self, group: &GroupCell) {
+        self.groups.note(self.clock.now(), group.id);
+        self.keeper.wake();
     }
 
     /// Ends leases that ran out, and makes ready what is due.
@@ -441,7 +450,7 @@ impl Inner {
                 }
                 self.note_deadline(group, state);
                 if state.machine.counts().dying > 0 {
-                    self.keeper.wake();
+                    self.note_now(group);
                 }
             }
             Delivery::Gap(gap) => {

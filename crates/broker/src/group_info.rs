@@ -13,6 +13,8 @@ use crate::group::{GroupCell, GroupState, Totals, notice};
 
 /// How often metrics of groups are made.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
+/// Groups measured in one go; with more, they come by turns.
+const MEASURED_AT_ONCE: usize = 1000;
 /// Topics whose lag is counted one by one; with more, it is an upper bound.
 const COUNTED_TOPICS_MAX: usize = 1000;
 
@@ -155,7 +157,7 @@ impl Inner {
             return;
         }
         self.groups_measured.store(now.0, Ordering::Relaxed);
-        for group in self.groups.all() {
+        for group in self.groups.next_few(MEASURED_AT_ONCE) {
             let info = self.group_info(&group);
             let age = info.oldest_age.unwrap_or_default().as_secs_f64();
             self.metrics.group(

@@ -1,6 +1,7 @@
 //! Name to group, number to group, and when the next one has something to do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use gapless_core::{Timestamp, TopicId, TopicName};
@@ -14,6 +15,8 @@ pub(crate) struct Groups {
     maps: RwLock<Maps>,
     /// When to look at which group; a look may be in vain, but is never too late.
     deadlines: Mutex<BTreeSet<(Timestamp, TopicId)>>,
+    /// The last whose turn it was, where not all are looked at together.
+    turn: Mutex<Option<TopicName>>,
 }
 
 #[derive(Default)]
@@ -48,6 +51,18 @@ impl Groups {
         self.read(|maps| maps.by_name.values().cloned().collect())
     }
 
+    /// The next groups by name, at most so many; after the last it begins anew.
+    pub(crate) fn next_few(&self, max: usize) -> Vec<Arc<GroupCell>> {
+        let mut turn = lock(&self.turn);
+        let after = turn.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let few: Vec<Arc<GroupCell>> = self.read(|maps| {
+            let groups = maps.by_name.range::<TopicName, _>((after, Bound::Unbounded));
+            groups.take(max).map(|(_, group)| Arc::clone(group)).collect()
+        });
+        *turn = few.last().filter(|_| few.len() == max).map(|group| group.name.clone());
+        few
+    }
+
     pub(crate) fn insert(&self, group: Arc<GroupCell>) {
         self.write(|maps| {
             maps.by_name.insert(group.name.clone(), Arc::clone(&group));
@@ -79,5 +94,51 @@ impl Groups {
         let due = std::mem::replace(&mut *deadlines, later);
         drop(deadlines);
         due.into_iter().filter_map(|(_, id)| self.by_id(id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless_core::{Group, GroupSettings, Pattern, Position};
+
+    use super::*;
+
+    fn groups(count: u64) -> Groups {
+        let groups = Groups::default();
+        for number in 1..=count {
+            let name = TopicName::parse(&format!("g{number}")).unwrap();
+            let settings = GroupSettings::new(Pattern::literal(&name));
+            let machine = Group::new(settings, Position(0), Position(0), number);
+            let group = GroupCell::new(TopicId(number), name, machine, Position(0));
+            groups.insert(Arc::new(group));
+        }
+        groups
+    }
+
+    fn names(groups: &[Arc<GroupCell>]) -> Vec<&str> {
+        groups.iter().map(|group| group.name.as_str()).collect()
+    }
+
+    #[test]
+    fn only_groups_with_something_to_do_are_looked_at() {
+        let groups = groups(5);
+        assert!(groups.take_due(Timestamp(1_000_000)).is_empty());
+        groups.note(Timestamp(20), TopicId(2));
+        groups.note(Timestamp(10), TopicId(4));
+        assert!(groups.take_due(Timestamp(9)).is_empty());
+        assert_eq!(names(&groups.take_due(Timestamp(10))), ["g4"]);
+        assert_eq!(groups.next_due(), Some(Timestamp(20)));
+        assert_eq!(names(&groups.take_due(Timestamp(30))), ["g2"]);
+        assert_eq!(groups.next_due(), None);
+    }
+
+    #[test]
+    fn a_few_at_a_time_every_group_has_its_turn() {
+        let groups = groups(5);
+        assert_eq!(names(&groups.next_few(2)), ["g1", "g2"]);
+        assert_eq!(names(&groups.next_few(2)), ["g3", "g4"]);
+        assert_eq!(names(&groups.next_few(2)), ["g5"]);
+        assert_eq!(names(&groups.next_few(9)), ["g1", "g2", "g3", "g4", "g5"]);
+        assert_eq!(names(&groups.next_few(2)), ["g1", "g2"]);
     }
 }

@@ -80,9 +80,7 @@ impl Inner {
     pub(crate) fn keep(&self) {
         let now = self.clock.now();
         while self.publish_due(now) {}
-        self.tick_groups(now);
-        self.bury_all();
-        self.redrive_due(now);
+        self.keep_groups(now);
         for cell in self.topics.aged(now) {
             if let Err(error) = self.enforce_age(&cell, now) {
                 tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");
