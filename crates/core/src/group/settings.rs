@@ -182,7 +182,10 @@ impl GroupSettings {
     /// Appends the bytes of these settings.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
+        let at = out.len();
+        out.push(0);
         let mut put = |tag: u8, value: &[u8]| {
+            out[at] += 1;
             out.push(tag);
             put_varint(out, value.len() as u64);
             out.extend_from_slice(value);
@@ -207,10 +210,11 @@ impl GroupSettings {
     /// Says what is wrong with them.
     pub fn decode(bytes: &[u8]) -> Result<Self, GroupSettingsError> {
         let whole = GroupSettingsError::Unreadable { tag: 0 };
-        let (&version, mut rest) = bytes.split_first().ok_or(whole)?;
+        let (&[version, count], mut rest) = bytes.split_first_chunk().ok_or(whole)?;
         if version != VERSION {
             return Err(whole);
         }
+        let mut left = count;
         let mut settings = None;
         let mut last = 0;
         while let Some((&tag, after)) = rest.split_first() {
@@ -222,6 +226,7 @@ impl GroupSettings {
                 return Err(bad);
             }
             last = tag;
+            left = left.checked_sub(1).ok_or(whole)?;
             match &mut settings {
                 None if tag == tag::SOURCE => {
                     let text = core::str::from_utf8(value).map_err(|_| bad)?;
@@ -231,7 +236,8 @@ impl GroupSettings {
                 Some(settings) => settings.set(tag, value).ok_or(bad)?,
             }
         }
-        let settings = settings.ok_or(whole)?;
+        // Without the count, settings that are cut short would be others, with defaults.
+        let settings = settings.filter(|_| left == 0).ok_or(whole)?;
         settings.validate()?;
         Ok(settings)
     }
