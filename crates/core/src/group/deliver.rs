@@ -162,11 +162,12 @@ impl Group {
                 last = self.open.held_from(member, at)?;
                 run = self.open.get(last).expect("what is held is open");
             }
-            if run.first > lease.last {
+            let from = run.first.max(at);
+            if from > lease.last {
                 return None;
             }
             if run.attempts == lease.attempt {
-                return Some((last, run.first.max(lease.first), last.min(lease.last)));
+                return Some((last, from, last.min(lease.last)));
             }
             at = last.next();
         }

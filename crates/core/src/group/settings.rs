@@ -357,9 +357,10 @@ mod tests {
             settings.encode(&mut bytes);
             assert_eq!(GroupSettings::decode(&bytes), Ok(settings));
             for len in 0..bytes.len() {
-                // Cut between two settings it is whole, with defaults for the rest.
-                drop(GroupSettings::decode(&bytes[..len]));
+                let cut = GroupSettings::decode(&bytes[..len]);
+                assert!(cut.is_err(), "cut at {len} they are {cut:?}");
             }
+            bytes[1] += 1;
             bytes.extend_from_slice(&[99, 0]);
             let unknown = GroupSettingsError::Unreadable { tag: 99 };
             assert_eq!(GroupSettings::decode(&bytes), Err(unknown));
