@@ -1,6 +1,6 @@
 //! A group: a place in the journal shared by members, with leases, acks and second attempts.
 //!
-//! It holds what is *not* done: runs of messages that were read and not acked ([`open`]).
+//! It holds what is *not* done: runs of messages that were read and not acked (`group/open.rs`).
 //! Everything up to the *frontier* that is in no run is done. What is written down is the
 //! opposite, as ranges stretched to the open neighbours, so that they merge although
 //! positions of others lie between (`docs/adr/0009`).

@@ -1,6 +1,6 @@
 //! Reading one topic's history by seq, ahead of the one who asked for it.
 //!
-//! The index is asked once for many steps ([`plan`]); each step is then a request of its own
+//! The index is asked once for many steps (a plan); each step is then a request of its own
 //! to the recovery pool. While a step is being used, the next ones are read, by more than
 //! one thread if nobody else needs them: so neither side waits for the other to wake up.
 //! The rule: steps come in order and without a hole; what is missing is an error.

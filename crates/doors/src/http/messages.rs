@@ -1,7 +1,7 @@
 //! Single messages for programs: published, found by seq and by key, taken back.
 //!
-//! Many at once are in [`lines`](crate::http::lines) and [`atomic`](crate::http::atomic),
-//! ranges in [`range`](crate::http::range).
+//! Many at once are in `lines` and `atomic`,
+//! ranges in `range`.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The HTTP door: REST, Server-Sent Events, WebSocket, Durable Streams, and the page.
 //!
-//! Each file with a `routes` function is one family of paths; [`server`] puts them together.
+//! Each file with a `routes` function is one family of paths; `server` puts them together.
 //! Every error leaves as a problem (RFC 9457) with the number of the one list, by
-//! [`problem`]. Nothing here holds a rule: handlers parse, call the broker, and answer.
+//! `problem`. Nothing here holds a rule: handlers parse, call the broker, and answer.
 
 mod atomic;
 mod body;

@@ -82,7 +82,7 @@ pub(super) struct State {
     settled: u64,
 }
 
-/// A change that was accepted: await its ack, then say so with [`Stream::settled`].
+/// A change that was accepted: await its ack before telling anybody.
 pub(super) struct Change {
     pub(super) publishing: Publishing,
     number: u64,
