@@ -12,11 +12,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use gapless_broker::{
-    Atomic, Broker, BrokerOptions, Delivery, From, Handed, Join, ManualClock, Member,
-};
+use gapless_broker::{Atomic, Broker, Delivery, From, Handed, Join, ManualClock, Member};
 use gapless_core::{
-    Durability, Epoch, GroupSettings, Lease, Message, Mode, Pattern, PublishAck, PublishOptions,
+    Durability, GroupSettings, Lease, Message, Mode, Pattern, PublishAck, PublishOptions,
     RejectReason, RetryPolicy, Timestamp, TopicName, TopicSettings, Waits,
 };
 use gapless_journal::faulty::{CrashKind, FaultyFs};
@@ -127,16 +125,7 @@ impl World {
     }
 
     fn open(&mut self) -> Checked {
-        let options = BrokerOptions {
-            limits: self.plan.limits.clone(),
-            journal: self.plan.journal.clone(),
-            log: self.plan.log,
-            fs: Arc::new(self.fs.clone()),
-            clock: Arc::clone(&self.clock) as _,
-            epoch: Some(Epoch(self.seed ^ 0x5eed)),
-            threads: false,
-            ..BrokerOptions::new("/store")
-        };
+        let options = self.plan.options(self.seed, &self.fs, &self.clock);
         match Broker::open(options) {
             Ok(broker) => self.broker = Some(broker),
             Err(error) => return broken(format!("it does not open: {error}")),

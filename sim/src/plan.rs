@@ -3,10 +3,14 @@
 //! Every seed leaves some things out and does others often, so that all seeds together
 //! reach corners that an even mixture would not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use gapless_broker::{JournalOptions, Limits};
-use gapless_core::{Compaction, DedupWindow, Durability, Retention, TopicName, TopicSettings};
+use gapless_broker::{BrokerOptions, JournalOptions, Limits, ManualClock};
+use gapless_core::{
+    Compaction, DedupWindow, Durability, Epoch, Retention, TopicName, TopicSettings,
+};
+use gapless_journal::faulty::FaultyFs;
 use gapless_journal::file_log::FileLogOptions;
 
 use crate::random::Random;
@@ -94,6 +98,25 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// How a broker is opened in the world of this seed.
+    pub(crate) fn options(
+        &self,
+        seed: u64,
+        fs: &FaultyFs,
+        clock: &Arc<ManualClock>,
+    ) -> BrokerOptions {
+        BrokerOptions {
+            limits: self.limits.clone(),
+            journal: self.journal.clone(),
+            log: self.log,
+            fs: Arc::new(fs.clone()),
+            clock: Arc::clone(clock) as _,
+            epoch: Some(Epoch(seed ^ 0x5eed)),
+            threads: false,
+            ..BrokerOptions::new("/store")
+        }
+    }
+
     /// The plan of a seed.
     pub(crate) fn draw(random: &mut Random) -> Self {
         let weight = |random: &mut Random, base: u32, may_go: bool| {

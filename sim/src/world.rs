@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::Bytes;
 use gapless_broker::{Broker, BrokerOptions, BrokerState, Clock, ManualClock};
 use gapless_core::{
-    Durability, Epoch, Message, Pattern, PubSubError, PublishAck, PublishOptions, Timestamp,
-    TopicName, TopicSettings,
+    Durability, Message, Pattern, PubSubError, PublishAck, PublishOptions, Timestamp, TopicName,
+    TopicSettings,
 };
 use gapless_journal::faulty::FaultyFs;
 
@@ -256,16 +256,7 @@ impl World {
     }
 
     pub(crate) fn options(&self) -> BrokerOptions {
-        BrokerOptions {
-            limits: self.plan.limits.clone(),
-            journal: self.plan.journal.clone(),
-            log: self.plan.log,
-            fs: Arc::new(self.fs.clone()),
-            clock: Arc::clone(&self.clock) as _,
-            epoch: Some(Epoch(self.seed ^ 0x5eed)),
-            threads: false,
-            ..BrokerOptions::new("/store")
-        }
+        self.plan.options(self.seed, &self.fs, &self.clock)
     }
 
     pub(crate) fn time(&self) -> Timestamp {

@@ -82,7 +82,8 @@ fn stamped(due: Duration, bytes: usize) -> Vec<u8> {
     body
 }
 
-fn rest_until(moment: Instant) {
+/// Sleeps until a moment; one that is over is not waited for.
+pub(crate) fn rest_until(moment: Instant) {
     loop {
         let left = moment.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -17,6 +17,7 @@ use super::run::{Meter, Run, Stage};
 use super::server::{Server, check_interrupt};
 use super::stats::per_mille;
 use super::systems::{Contender, Part, Store, To};
+use crate::benches::pace::rest_until;
 use crate::benches::size_name;
 use crate::benches::store::{Result, message};
 
@@ -205,16 +206,6 @@ fn age_micros(bytes: &[u8], epoch: Instant) -> Option<f64> {
     let (nanos, _) = body.split_first_chunk::<8>()?;
     let due = Duration::from_nanos(u64::from_le_bytes(*nanos));
     Some(epoch.elapsed().saturating_sub(due).as_secs_f64() * 1e6)
-}
-
-fn rest_until(moment: Instant) {
-    loop {
-        let left = moment.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        thread::park_timeout(left);
-    }
 }
 
 /// Ends a server, as it should be ended or as a crash does it, and measures how long it takes

@@ -8,12 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use gapless_core::group::Dying;
 use gapless_core::time::whole_ms;
 use gapless_core::{
-    Message, Pattern, PublishAck, PublishOptions, RecordsBuilder, Seq, Timestamp, TopicName,
-    TopicSettings,
+    DeadLetter, LetterFilter, Message, PublishAck, PublishOptions, RecordsBuilder, Seq, Timestamp,
+    TopicName, TopicSettings,
 };
 
 use crate::broker::{Broker, Inner};
@@ -40,62 +39,6 @@ const DEAD_AT: &str = "$dead-ms";
 const ID: &str = "$origin-id";
 const TTL: &str = "$origin-ttl-ms";
 const OWN: [&str; 8] = [TOPIC, SEQ, ATTEMPTS, ERROR, FIRST_AT, DEAD_AT, ID, TTL];
-
-/// A message that failed for the last time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// Its number among the dead letters of its group.
-    pub seq: Seq,
-    /// Where it was published.
-    pub topic: TopicName,
-    /// Its seq there.
-    pub origin: Seq,
-    /// How often it was tried.
-    pub attempts: u32,
-    /// What the last one who tried said.
-    pub error: String,
-    /// When it failed for the first time.
-    pub first_failed: Timestamp,
-    /// When it failed for the last time.
-    pub died: Timestamp,
-    /// The message as it was sent.
-    pub message: Message,
-}
-
-/// Which dead letters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LetterFilter {
-    /// Those from this number on.
-    pub from: Option<Seq>,
-    /// Those up to and with this number.
-    pub to: Option<Seq>,
-    /// Those whose topic matches.
-    pub topic: Option<Pattern>,
-    /// Those whose error contains this text.
-    pub error: Option<String>,
-    /// Those with this key.
-    pub key: Option<Bytes>,
-}
-
-impl LetterFilter {
-    /// All of them.
-    pub fn all() -> Self {
-        Self::default()
-    }
-
-    /// This one.
-    pub fn one(seq: Seq) -> Self {
-        Self { from: Some(seq), to: Some(seq), ..Self::default() }
-    }
-
-    fn matches(&self, letter: &DeadLetter) -> bool {
-        self.to.is_none_or(|to| letter.seq <= to)
-            && self.from.is_none_or(|from| letter.seq >= from)
-            && self.topic.as_ref().is_none_or(|topic| topic.matches(&letter.topic))
-            && self.error.as_ref().is_none_or(|error| letter.error.contains(error.as_str()))
-            && self.key.as_ref().is_none_or(|key| letter.message.key.as_ref() == Some(key))
-    }
-}
 
 /// What became of driving dead letters again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -272,7 +272,7 @@ impl Inner {
         if publishing.is_accepted() {
             return Ok(());
         }
-        Err(publishing.refusal().unwrap_or(RejectReason::QueueFull))
+        Err(publishing.rejected_with().unwrap_or(RejectReason::QueueFull))
     }
 
     /// Lets go of stored messages whose successors are all done.

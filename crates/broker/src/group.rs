@@ -16,8 +16,8 @@ use gapless_core::entry::ENTRY_HEADER_BYTES;
 use gapless_core::group::op::{Op, OpWriter, Stop};
 use gapless_core::group::{Effect, Input};
 use gapless_core::{
-    EntryHeader, EntryKind, GapReason, Group, MemberId, Pattern, Position, PubSubError, Timestamp,
-    Token, TopicId, TopicName,
+    EntryHeader, EntryKind, GapReason, Group, GroupTotals, MemberId, Pattern, Position,
+    PubSubError, Timestamp, Token, TopicId, TopicName,
 };
 use gapless_journal::{Append, Ticket};
 
@@ -52,7 +52,7 @@ pub(crate) struct GroupState {
     pub(crate) next_member: u64,
     pub(crate) source: Option<Source>,
     pub(crate) ahead: ReadAhead,
-    pub(crate) totals: Totals,
+    pub(crate) totals: GroupTotals,
     pub(crate) redriving: Option<Redriving>,
     pub(crate) deleted: bool,
     /// Counts times when leases ended by themselves.
@@ -74,27 +74,6 @@ pub(crate) enum Notice {
     Gap(GapNotice),
     Active,
     Standby,
-}
-
-/// What happened since the broker was opened, in messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Handed out.
-    pub delivered: u64,
-    /// Of these, in a second or later attempt.
-    pub redelivered: u64,
-    /// Acked.
-    pub acked: u64,
-    /// Given back.
-    pub nacked: u64,
-    /// Whose lease ran out.
-    pub expired: u64,
-    /// Buried as dead letters.
-    pub buried: u64,
-    /// Failed for the last time and let go.
-    pub dropped: u64,
-    /// Gone before they could be handed out.
-    pub lost: u64,
 }
 
 /// Where the group reads.
@@ -124,7 +103,7 @@ impl GroupCell {
             next_member: 1,
             source: None,
             ahead: ReadAhead::default(),
-            totals: Totals::default(),
+            totals: GroupTotals::default(),
             redriving: None,
             deleted: false,
             voided: 0,

@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gapless_core::group::{Counts, Group};
-use gapless_core::{GroupSettings, Mode, Position, Timestamp, TopicName};
+use gapless_core::{GroupSettings, GroupTotals, Mode, Position, Timestamp, TopicName};
 
 use crate::broker::Inner;
 use crate::dead_letters::dead_name;
 use crate::delivery::GapNotice;
-use crate::group::{GroupCell, GroupState, Totals, notice};
+use crate::group::{GroupCell, GroupState, notice};
 
 /// How often metrics of groups are made.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub struct GroupInfo {
     /// Dead letters that wait for somebody.
     pub dead_letters: u64,
     /// What happened since the broker was opened.
-    pub totals: Totals,
+    pub totals: GroupTotals,
     /// Its members.
     pub members: Vec<MemberInfo>,
     /// How many dead letters are still to be driven again by a redrive in the background.

@@ -64,14 +64,13 @@ pub use admin::{TopicInfo, TopicPlace};
 pub use broker::{Broker, BrokerOptions, BrokerState};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
 pub use counts::{DeliveryCounts, TopicCounts};
-pub use dead_letters::{DeadLetter, LETTERS_MAX, LetterFilter, Redriven};
+pub use dead_letters::{LETTERS_MAX, Redriven};
 pub use delivery::{Delivered, DeliveredRef, Delivery, GapNotice, Messages};
 pub use error::{
     BrokerOpenError, CloseError, FollowError, GroupError, MemberError, SubscribeError, TopicError,
 };
-pub use gapless_core::{Token, TokenError};
+pub use gapless_core::{DeadLetter, GroupTotals, LetterFilter, Token, TokenError};
 pub use gapless_journal::{FlushTimes, JournalOptions, JournalStats, Opened, ReadError, checksum};
-pub use group::Totals;
 pub use group_admin::Join;
 pub use group_info::{GroupDoing, GroupInfo, MemberInfo};
 pub use limits::Limits;

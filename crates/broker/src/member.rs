@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +24,7 @@ use crate::cell::headers;
 use crate::delivery::{GapNotice, Messages};
 use crate::error::{FollowError, MemberError, unconfirmed};
 use crate::group::{GroupCell, GroupState, Notice, Stepped};
+use crate::publish::poll_ticket;
 
 /// Messages leased in one go, at most: large enough to be efficient, small enough that
 /// others get their turn.
@@ -153,14 +154,7 @@ impl Future for Acking {
     type Output = Result<AckOutcome, PubSubError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let reached = match &mut self.ticket {
-            None => None,
-            Some(ticket) => match Pin::new(ticket).poll(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(reached) => Some(reached),
-            },
-        };
-        self.ticket = None;
+        let reached = ready!(poll_ticket(&mut self.ticket, context));
         Poll::Ready(self.finish(reached))
     }
 }

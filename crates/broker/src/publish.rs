@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,11 +58,6 @@ impl Publishing {
     pub fn is_accepted(&self) -> bool {
         let rejected = |ack: &PublishAck| matches!(ack, PublishAck::Rejected(_));
         self.result.is_ok() && !self.acks.iter().any(rejected)
-    }
-
-    /// Why the broker did not take it, if that is for a reason and no trouble.
-    pub(crate) fn refusal(&self) -> Option<RejectReason> {
-        self.acks.iter().find_map(|ack| ack.rejected().copied())
     }
 
     /// The reason, if it was refused.
@@ -120,14 +115,7 @@ impl Publishing {
     }
 
     fn poll_done(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PubSubError>> {
-        let reached = match &mut self.ticket {
-            None => None,
-            Some(ticket) => match Pin::new(ticket).poll(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(reached) => Some(reached),
-            },
-        };
-        self.ticket = None;
+        let reached = ready!(poll_ticket(&mut self.ticket, context));
         Poll::Ready(self.finish(reached))
     }
 
@@ -147,6 +135,17 @@ impl Future for Publishing {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_done(context).map(|done| done.map(|()| self.acks.swap_remove(0)))
     }
+}
+
+/// What an append has reached, once it has; `None` when there was nothing to wait for.
+pub(crate) fn poll_ticket(
+    ticket: &mut Option<Ticket>,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Durability, gapless_journal::Failure>>> {
+    let Some(waiting) = ticket else { return Poll::Ready(None) };
+    let reached = ready!(Pin::new(waiting).poll(context));
+    *ticket = None;
+    Poll::Ready(Some(reached))
 }
 
 /// Several publishes, cell writes and a delayed message's end, to be done together.

@@ -1,51 +1,29 @@
 //! Questions about groups and their dead letters.
 
-use gapless_core::{GroupSettings, GroupStart, Message, Pattern, Seq, Timestamp, TopicName};
+use gapless_core::{DeadLetter, GroupSettings, GroupStart, LetterFilter, Pattern, Seq, TopicName};
 use gapless_protocol::{
     GroupConfigure, GroupCreate, GroupDelete, GroupDescribe, GroupInfo, GroupInfos, GroupList,
-    GroupPause, GroupReset, GroupResume, Letter, LetterFilter, LetterList, LetterRead,
-    LetterRedrive, LetterRemove, LettersMoved, Verb,
+    GroupPause, GroupReset, GroupResume, Letter, LetterList, LetterRead, LetterRedrive,
+    LetterRemove, LettersMoved, Verb,
 };
 
 use crate::ask::{Again, expected};
 use crate::client::Client;
 use crate::error::AskError;
 
-/// A message that failed for the last time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// Its number among the dead letters of its group.
-    pub seq: Seq,
-    /// Where it was published.
-    pub topic: TopicName,
-    /// Its seq there.
-    pub origin: Seq,
-    /// How often it was tried.
-    pub attempts: u32,
-    /// What the last one who tried said.
-    pub error: String,
-    /// When it failed for the first time.
-    pub first_failed: Timestamp,
-    /// When it failed for the last time.
-    pub died: Timestamp,
-    /// The message as it was sent.
-    pub message: Message,
-}
-
-impl DeadLetter {
-    fn new(letter: Letter) -> Option<Self> {
-        let message = letter.records.iter().next()?.to_message(&letter.records.bytes);
-        Some(Self {
-            seq: letter.seq,
-            topic: letter.topic,
-            origin: letter.origin,
-            attempts: letter.attempts,
-            error: letter.error,
-            first_failed: letter.first_failed,
-            died: letter.died,
-            message,
-        })
-    }
+/// The letter in a frame; `None` if there is no message in it.
+fn dead_letter(letter: Letter) -> Option<DeadLetter> {
+    let message = letter.records.iter().next()?.to_message(&letter.records.bytes);
+    Some(DeadLetter {
+        seq: letter.seq,
+        topic: letter.topic,
+        origin: letter.origin,
+        attempts: letter.attempts,
+        error: letter.error,
+        first_failed: letter.first_failed,
+        died: letter.died,
+        message,
+    })
 }
 
 impl Client {
@@ -153,7 +131,7 @@ impl Client {
     ) -> Result<(Vec<DeadLetter>, bool), AskError> {
         let asked = LetterList { group: group.clone(), from, limit };
         expected!(self.ask(asked.into(), Again::Yes).await?, Verb::Letters(found) => {
-            (found.letters.into_iter().filter_map(DeadLetter::new).collect(), found.more)
+            (found.letters.into_iter().filter_map(dead_letter).collect(), found.more)
         })
     }
 
@@ -170,7 +148,7 @@ impl Client {
         expected!(
             self.ask(asked.into(), Again::Yes).await?,
             Verb::NotFound(_) => None,
-            Verb::Letters(mut found) => found.letters.pop().and_then(DeadLetter::new)
+            Verb::Letters(mut found) => found.letters.pop().and_then(dead_letter)
         )
     }
 

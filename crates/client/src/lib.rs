@@ -73,7 +73,6 @@ pub use error::{
     TypedError,
 };
 pub use gapless_core::{Token, TokenError};
-pub use group_ask::DeadLetter;
 pub use leased::{Leased, LeasedMessage, Leases};
 pub use member::{
     Answering, GroupEvent, GroupGapNotice, Member, MemberHandle, MemberOptions, Outcome, Stepping,
@@ -84,13 +83,13 @@ pub use subscription::{Delivered, DeliveredRef, Event, From, Gap, Messages, Subs
 pub use typed::{Json, MessagePack, RegistryExt};
 
 pub use gapless_core::{
-    Amount, Backoff, BatcherLimits, BatcherLimitsError, Durability, Epoch, Expect, Fate, GapReason,
-    GroupSettings, GroupStart, Message, MessageError, Mode, NameError, OnGap, Pattern,
-    PatternError, Position, PublishOptions, RegisterError, Registry, RejectReason, RetryPolicy,
-    Seq, Serializer, Timestamp, TopicName, TopicSettings, Waits,
+    Amount, Backoff, BatcherLimits, BatcherLimitsError, DeadLetter, Durability, Epoch, Expect,
+    Fate, GapReason, GroupSettings, GroupStart, GroupTotals, LetterFilter, Message, MessageError,
+    Mode, NameError, OnGap, Pattern, PatternError, Position, PublishOptions, RegisterError,
+    Registry, RejectReason, RetryPolicy, Seq, Serializer, Timestamp, TopicName, TopicSettings,
+    Waits,
 };
 pub use gapless_protocol::{
     ClientInfo, ClientList, ClientState, ErrorCode, GapCode, GroupDoing, GroupInfo, GroupInfos,
-    GroupTotals, Known, LetterFilter, LettersMoved, MemberInfo, PartAccepted, PlaceRange,
-    TopicInfo, TopicInfos,
+    Known, LettersMoved, MemberInfo, PartAccepted, PlaceRange, TopicInfo, TopicInfos,
 };

@@ -17,12 +17,14 @@
 mod ahead;
 mod deliver;
 pub mod fail;
+mod letter;
 mod lines;
 pub mod op;
 mod open;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -37,10 +39,12 @@ use ahead::Ahead;
 use op::{Failure, Op, Stop};
 use open::{Open, Run, State};
 
+pub use letter::{DeadLetter, LetterFilter};
 pub use open::Counts;
 pub use settings::{
     GroupSettings, GroupSettingsError, GroupStart, LEASE_MAX, LEASE_MIN, Mode, OPEN_MAX, OnGap,
 };
+pub use totals::GroupTotals;
 
 /// Runs whose lease ends in one step, at most: bounds what one step writes down.
 pub const EXPIRED_AT_ONCE: usize = 1024;

@@ -49,7 +49,8 @@ pub use cursor::{Cursor, Start, StartError, View};
 pub use entry::{Checksum, Entry, EntryError, EntryHeader, EntryKind};
 pub use gap::{Gap, GapReason};
 pub use group::{
-    Group, GroupSettings, GroupSettingsError, GroupStart, Lease, MemberId, Mode, OnGap,
+    DeadLetter, Group, GroupSettings, GroupSettingsError, GroupStart, GroupTotals, Lease,
+    LetterFilter, MemberId, Mode, OnGap,
 };
 pub use id::{Epoch, Position, Seq, TopicId};
 pub use link::{Link, LinkError, LinkLimits};

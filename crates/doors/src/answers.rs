@@ -1,7 +1,8 @@
 //! The broker's answers as verbs, and its errors as numbers of the one list.
 
 use gapless_broker::{
-    FollowError, GroupError, MemberError, ReadError, SubscribeError, TopicError, TopicInfo,
+    FollowError, GroupError, JournalStats, MemberError, ReadError, SubscribeError, TopicError,
+    TopicInfo,
 };
 use gapless_core::{PubSubError, PublishAck};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb};
@@ -130,4 +131,20 @@ pub(crate) fn or_error<T>(result: Result<T, TopicError>, good: impl FnOnce(T) ->
         Ok(value) => good(value),
         Err(failed) => Verb::Error(topic_error(&failed)),
     }
+}
+
+/// The journal's numbers, under the names that every door gives them.
+pub(crate) fn journal_json(journal: &JournalStats) -> serde_json::Value {
+    serde_json::json!({
+        "frames": journal.frames,
+        "bytes": journal.bytes,
+        "flushes": journal.flushes,
+        "flush_us_mean": (journal.flush_time.as_micros() as u64)
+            .checked_div(journal.flushes).unwrap_or(0),
+        "flush_us_max": journal.flush_time_max.as_micros() as u64,
+        "tail_bytes": journal.tail_bytes,
+        "segments": journal.segments,
+        "segment_bytes": journal.segment_bytes,
+        "full": journal.full,
+    })
 }

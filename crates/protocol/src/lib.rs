@@ -39,7 +39,7 @@ pub use frame::{
     Decoder, FRAME_BYTES_MAX, FRAME_BYTES_MIN, FRAME_HEAD_BYTES, Frame, FrameError, FrameLimit,
     Head, Ids, SUBJECT_BYTES_MAX,
 };
-pub use gapless_core::Token;
+pub use gapless_core::{GroupTotals, LetterFilter, Token};
 pub use kind::{Kind, Side};
 pub use pack::{cut_leased, cut_messages};
 pub use split::{SplitError, SplitLimit, cut, only, split};
@@ -56,8 +56,8 @@ pub use verbs::group::{
 };
 pub use verbs::group_admin::{
     GroupConfigure, GroupCreate, GroupDelete, GroupDescribe, GroupDoing, GroupInfo, GroupInfos,
-    GroupList, GroupPause, GroupReset, GroupResume, GroupTotals, Letter, LetterFilter, LetterList,
-    LetterRead, LetterRedrive, LetterRemove, Letters, LettersMoved, MemberInfo,
+    GroupList, GroupPause, GroupReset, GroupResume, Letter, LetterList, LetterRead, LetterRedrive,
+    LetterRemove, Letters, LettersMoved, MemberInfo,
 };
 pub use verbs::lookup::{
     CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,

@@ -17,6 +17,7 @@ use gapless_core::Pattern;
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
+use crate::answers::journal_json;
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
 
@@ -145,19 +146,8 @@ async fn server(State(shared): State<Arc<Shared>>) -> Json<Value> {
     value["subscriptions"] = broker.subscribers().len().into();
     value["delayed"] = broker.delayed_len().into();
     value["streams"] = (shared.options.streams_max - shared.streams.available_permits()).into();
-    value["journal"] = json!({
-        "frames": journal.frames,
-        "bytes": journal.bytes,
-        "flushes": journal.flushes,
-        "flush_us_mean": (journal.flush_time.as_micros() as u64)
-            .checked_div(journal.flushes).unwrap_or(0),
-        "flush_us_max": journal.flush_time_max.as_micros() as u64,
-        "tail_bytes": journal.tail_bytes,
-        "waiting_bytes": journal.waiting_bytes,
-        "segments": journal.segments,
-        "segment_bytes": journal.segment_bytes,
-        "recovery_waiting": journal.recovery_waiting,
-        "full": journal.full,
-    });
+    value["journal"] = journal_json(&journal);
+    value["journal"]["waiting_bytes"] = journal.waiting_bytes.into();
+    value["journal"]["recovery_waiting"] = journal.recovery_waiting.into();
     Json(value)
 }

@@ -6,8 +6,8 @@ use gapless_protocol::verbs::group::REASON_BYTES_MAX;
 use gapless_protocol::verbs::group_admin::{MEMBERS_SHOWN_MAX, WHY_BYTES_MAX};
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 use gapless_protocol::{
-    Done, ErrorCode, GapCode, GroupDoing, GroupInfo, GroupInfos, GroupTotals, Letter, LetterFilter,
-    Letters, LettersMoved, LostSeqs, MemberInfo, NotFound, Verb,
+    Done, ErrorCode, GapCode, GroupDoing, GroupInfo, GroupInfos, Letter, Letters, LettersMoved,
+    LostSeqs, MemberInfo, NotFound, Verb,
 };
 
 use crate::answers::{error, group_error};
@@ -70,13 +70,13 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
             })
         }
         Verb::LetterRedrive(asked) => {
-            let redriven = broker.redrive(&asked.group, &filter(asked.filter), asked.rate);
+            let redriven = broker.redrive(&asked.group, &asked.filter, asked.rate);
             or_error(redriven, |redriven| {
                 LettersMoved { count: redriven.moved, goes_on: redriven.goes_on }.into()
             })
         }
         Verb::LetterRemove(asked) => {
-            let removed = broker.remove_dead_letters(&asked.group, &filter(asked.filter));
+            let removed = broker.remove_dead_letters(&asked.group, &asked.filter);
             or_error(removed, |count| LettersMoved { count, goes_on: false }.into())
         }
         other => {
@@ -90,16 +90,6 @@ fn or_error<T>(result: Result<T, GroupError>, good: impl FnOnce(T) -> Verb) -> V
     match result {
         Ok(value) => good(value),
         Err(failed) => Verb::Error(group_error(&failed)),
-    }
-}
-
-fn filter(asked: LetterFilter) -> broker::LetterFilter {
-    broker::LetterFilter {
-        from: asked.from,
-        to: asked.to,
-        topic: asked.topic,
-        error: asked.error,
-        key: asked.key,
     }
 }
 
@@ -152,16 +142,6 @@ fn group_info(info: broker::GroupInfo, room: usize) -> GroupInfo {
             to: gap.to,
         }),
     };
-    let totals = GroupTotals {
-        delivered: info.totals.delivered,
-        redelivered: info.totals.redelivered,
-        acked: info.totals.acked,
-        nacked: info.totals.nacked,
-        expired: info.totals.expired,
-        buried: info.totals.buried,
-        dropped: info.totals.dropped,
-        lost: info.totals.lost,
-    };
     let member = |member: broker::MemberInfo| MemberInfo {
         id: member.id,
         window: member.window,
@@ -187,7 +167,7 @@ fn group_info(info: broker::GroupInfo, room: usize) -> GroupInfo {
         next_retry: info.next_retry,
         dead_letters: info.dead_letters,
         redriving: info.redriving,
-        totals,
+        totals: info.totals,
         members,
         why: short(&info.why, WHY_BYTES_MAX),
     }

@@ -14,7 +14,7 @@ use gapless_protocol::{
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
-use crate::answers::{error, or_error, topic_info, trouble};
+use crate::answers::{error, journal_json, or_error, topic_info, trouble};
 use crate::native::group_requests;
 use crate::native::server::Shared;
 use crate::sessions::Session;
@@ -103,25 +103,13 @@ fn found_or_not(found: Option<Delivered>) -> Verb {
 }
 
 fn stats(shared: &Shared) -> serde_json::Value {
-    let journal = shared.broker.journal_stats();
     serde_json::json!({
         "state": format!("{:?}", shared.broker.state()),
         "epoch": shared.broker.epoch().to_string(),
         "connections": shared.sessions().len(),
         "subscriptions": shared.broker.subscribers().len(),
         "delayed": shared.broker.delayed_len(),
-        "journal": {
-            "frames": journal.frames,
-            "bytes": journal.bytes,
-            "flushes": journal.flushes,
-            "flush_us_mean": (journal.flush_time.as_micros() as u64)
-                .checked_div(journal.flushes).unwrap_or(0),
-            "flush_us_max": journal.flush_time_max.as_micros() as u64,
-            "tail_bytes": journal.tail_bytes,
-            "segments": journal.segments,
-            "segment_bytes": journal.segment_bytes,
-            "full": journal.full,
-        },
+        "journal": journal_json(&shared.broker.journal_stats()),
     })
 }
 

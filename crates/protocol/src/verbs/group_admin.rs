@@ -11,7 +11,8 @@ use gapless_core::batch::put_varint;
 use gapless_core::group::Counts;
 use gapless_core::message::KEY_BYTES_MAX;
 use gapless_core::{
-    GroupSettings, GroupStart, Pattern, Position, Records, Seq, Timestamp, TopicName,
+    GroupSettings, GroupStart, GroupTotals, LetterFilter, Pattern, Position, Records, Seq,
+    Timestamp, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
@@ -32,62 +33,7 @@ const GROUPS: List = List { field: "groups", item_bytes_min: 160, count_max: GRO
 const MEMBERS: List = List { field: "members", item_bytes_min: 22, count_max: MEMBERS_SHOWN_MAX };
 const LETTERS: List = List { field: "letters", item_bytes_min: 40, count_max: LETTERS_PAGE_MAX };
 
-macro_rules! with_settings {
-    ($($(#[$doc:meta])* $name:ident)+) => {
-        $($(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $name {
-            /// Which group.
-            pub group: TopicName,
-            /// What it shall be.
-            pub settings: GroupSettings,
-        }
-
-        impl Fields for $name {
-            fn subject(&self) -> &str {
-                self.group.as_str()
-            }
-
-            fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-                let group = TopicName::parse(subject)?;
-                Ok(Self { group, settings: GroupSettings::decode(&payload.rest())? })
-            }
-
-            fn put(&self, out: &mut BytesMut) {
-                out.put_slice(&settings_bytes(&self.settings));
-            }
-
-            fn check(&self) -> Result<(), VerbError> {
-                Ok(self.settings.validate()?)
-            }
-        })+
-    };
-}
-
-macro_rules! group_only {
-    ($($(#[$doc:meta])* $name:ident)+) => {
-        $($(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $name {
-            /// Which group.
-            pub group: TopicName,
-        }
-
-        impl Fields for $name {
-            fn subject(&self) -> &str {
-                self.group.as_str()
-            }
-
-            fn take(subject: &str, _: &mut Reader) -> Result<Self, VerbError> {
-                Ok(Self { group: TopicName::parse(subject)? })
-            }
-
-            fn put(&self, _: &mut BytesMut) {}
-        })+
-    };
-}
-
-with_settings! {
+with_settings! { group: GroupSettings,
     /// Makes a group. One that is there with equal settings is fine. Answered by
     /// [`GroupInfo`].
     GroupCreate
@@ -96,7 +42,7 @@ with_settings! {
     GroupConfigure
 }
 
-group_only! {
+name_only! { group,
     /// Asks what a group is and how it stands. Answered by [`GroupInfo`].
     GroupDescribe
     /// Removes a group with its dead letters. Answered by [`Done`](crate::Done).
@@ -207,27 +153,6 @@ pub enum GroupDoing {
     Stopped(LostSeqs),
 }
 
-/// What happened in a group since the server was started, in messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupTotals {
-    /// Handed out.
-    pub delivered: u64,
-    /// Of these, in a second or later attempt.
-    pub redelivered: u64,
-    /// Acked.
-    pub acked: u64,
-    /// Given back.
-    pub nacked: u64,
-    /// Whose lease ran out.
-    pub expired: u64,
-    /// Buried as dead letters.
-    pub buried: u64,
-    /// Failed for the last time and let go.
-    pub dropped: u64,
-    /// Gone before they could be handed out.
-    pub lost: u64,
-}
-
 /// A member as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberInfo {
@@ -305,7 +230,7 @@ impl GroupInfo {
         let oldest_ms = take_some(payload, "oldest_ms")?;
         let next_retry = take_some(payload, "next_retry")?.map(Timestamp);
         let (dead_letters, redriving) = (payload.u64("dead_letters")?, payload.flag("redriving")?);
-        let totals = GroupTotals::of(take_numbers(payload, "totals")?);
+        let totals = GroupTotals::from_numbers(take_numbers(payload, "totals")?);
         let count = payload.count(&MEMBERS)?;
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
@@ -336,18 +261,6 @@ impl GroupInfo {
             members,
             why,
         })
-    }
-}
-
-impl GroupTotals {
-    fn of(numbers: [u64; 8]) -> Self {
-        let [delivered, redelivered, acked, nacked, expired, buried, dropped, lost] = numbers;
-        Self { delivered, redelivered, acked, nacked, expired, buried, dropped, lost }
-    }
-
-    fn numbers(&self) -> [u64; 8] {
-        let Self { delivered, redelivered, acked, nacked, expired, buried, dropped, lost } = *self;
-        [delivered, redelivered, acked, nacked, expired, buried, dropped, lost]
     }
 }
 
@@ -504,75 +417,58 @@ impl Fields for LetterRead {
     }
 }
 
-/// Which dead letters: those for which everything that it says is true.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LetterFilter {
-    /// From this number on.
-    pub from: Option<Seq>,
-    /// Up to and with this number.
-    pub to: Option<Seq>,
-    /// Their topic matches.
-    pub topic: Option<Pattern>,
-    /// Their error contains this text.
-    pub error: Option<String>,
-    /// They have this key.
-    pub key: Option<Bytes>,
+fn take_filter(payload: &mut Reader) -> Result<LetterFilter, VerbError> {
+    let flags = payload.u8("filter")?;
+    ensure(flags & !31 == 0, "filter")?;
+    let mut filter = LetterFilter::default();
+    if flags & 1 != 0 {
+        filter.from = Some(payload.seq("from")?);
+    }
+    if flags & 2 != 0 {
+        filter.to = Some(payload.seq("to")?);
+    }
+    if flags & 4 != 0 {
+        filter.topic = Some(Pattern::parse(text(&payload.bytes("topic")?, "topic")?)?);
+    }
+    if flags & 8 != 0 {
+        filter.error = Some(payload.text("error")?);
+    }
+    if flags & 16 != 0 {
+        filter.key = Some(payload.bytes("key")?);
+    }
+    Ok(filter)
 }
 
-impl LetterFilter {
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        let flags = payload.u8("filter")?;
-        ensure(flags & !31 == 0, "filter")?;
-        let mut filter = Self::default();
-        if flags & 1 != 0 {
-            filter.from = Some(payload.seq("from")?);
-        }
-        if flags & 2 != 0 {
-            filter.to = Some(payload.seq("to")?);
-        }
-        if flags & 4 != 0 {
-            filter.topic = Some(Pattern::parse(text(&payload.bytes("topic")?, "topic")?)?);
-        }
-        if flags & 8 != 0 {
-            filter.error = Some(payload.text("error")?);
-        }
-        if flags & 16 != 0 {
-            filter.key = Some(payload.bytes("key")?);
-        }
-        Ok(filter)
+fn put_filter(filter: &LetterFilter, out: &mut BytesMut) {
+    let has = [
+        filter.from.is_some(),
+        filter.to.is_some(),
+        filter.topic.is_some(),
+        filter.error.is_some(),
+        filter.key.is_some(),
+    ];
+    let flags = has.into_iter().rev().fold(0, |flags, is| flags << 1 | u8::from(is));
+    out.put_u8(flags);
+    for seq in [filter.from, filter.to].into_iter().flatten() {
+        out.put_u64_le(seq.0);
     }
+    if let Some(topic) = &filter.topic {
+        put_bytes(out, topic.as_str().as_bytes());
+    }
+    if let Some(error) = &filter.error {
+        put_bytes(out, error.as_bytes());
+    }
+    if let Some(key) = &filter.key {
+        put_bytes(out, key);
+    }
+}
 
-    fn put(&self, out: &mut BytesMut) {
-        let has = [
-            self.from.is_some(),
-            self.to.is_some(),
-            self.topic.is_some(),
-            self.error.is_some(),
-            self.key.is_some(),
-        ];
-        let flags = has.into_iter().rev().fold(0, |flags, is| flags << 1 | u8::from(is));
-        out.put_u8(flags);
-        for seq in [self.from, self.to].into_iter().flatten() {
-            out.put_u64_le(seq.0);
-        }
-        if let Some(topic) = &self.topic {
-            put_bytes(out, topic.as_str().as_bytes());
-        }
-        if let Some(error) = &self.error {
-            put_bytes(out, error.as_bytes());
-        }
-        if let Some(key) = &self.key {
-            put_bytes(out, key);
-        }
+fn check_filter(filter: &LetterFilter) -> Result<(), VerbError> {
+    for seq in [filter.from, filter.to].into_iter().flatten() {
+        exists(seq.0, "from")?;
     }
-
-    fn check(&self) -> Result<(), VerbError> {
-        for seq in [self.from, self.to].into_iter().flatten() {
-            exists(seq.0, "from")?;
-        }
-        at_most(REASON_BYTES_MAX, self.error.as_ref().map_or(0, String::len), "error")?;
-        at_most(KEY_BYTES_MAX, self.key.as_ref().map_or(0, Bytes::len), "key")
-    }
+    at_most(REASON_BYTES_MAX, filter.error.as_ref().map_or(0, String::len), "error")?;
+    at_most(KEY_BYTES_MAX, filter.key.as_ref().map_or(0, Bytes::len), "key")
 }
 
 /// Puts dead letters back into the topics they came from. Answered by [`LettersMoved`].
@@ -594,7 +490,7 @@ impl Fields for LetterRedrive {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         let group = TopicName::parse(subject)?;
         let rate = if payload.flag("rate")? { Some(payload.u32("rate")?) } else { None };
-        Ok(Self { group, filter: LetterFilter::take(payload)?, rate })
+        Ok(Self { group, filter: take_filter(payload)?, rate })
     }
 
     fn put(&self, out: &mut BytesMut) {
@@ -602,12 +498,12 @@ impl Fields for LetterRedrive {
         if let Some(rate) = self.rate {
             out.put_u32_le(rate);
         }
-        self.filter.put(out);
+        put_filter(&self.filter, out);
     }
 
     fn check(&self) -> Result<(), VerbError> {
         ensure(self.rate != Some(0), "rate")?;
-        self.filter.check()
+        check_filter(&self.filter)
     }
 }
 
@@ -626,15 +522,15 @@ impl Fields for LetterRemove {
     }
 
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        Ok(Self { group: TopicName::parse(subject)?, filter: LetterFilter::take(payload)? })
+        Ok(Self { group: TopicName::parse(subject)?, filter: take_filter(payload)? })
     }
 
     fn put(&self, out: &mut BytesMut) {
-        self.filter.put(out);
+        put_filter(&self.filter, out);
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        self.filter.check()
+        check_filter(&self.filter)
     }
 }
 

@@ -16,62 +16,7 @@ pub const TOPICS_PAGE_MAX: usize = 1024;
 
 const TOPICS: List = List { field: "topics", item_bytes_min: 35, count_max: TOPICS_PAGE_MAX };
 
-macro_rules! with_settings {
-    ($($(#[$doc:meta])* $name:ident)+) => {
-        $($(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $name {
-            /// Which topic.
-            pub topic: TopicName,
-            /// What it shall be.
-            pub settings: TopicSettings,
-        }
-
-        impl Fields for $name {
-            fn subject(&self) -> &str {
-                self.topic.as_str()
-            }
-
-            fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-                let topic = TopicName::parse(subject)?;
-                Ok(Self { topic, settings: TopicSettings::decode(&payload.rest())? })
-            }
-
-            fn put(&self, out: &mut BytesMut) {
-                out.put_slice(&settings_bytes(&self.settings));
-            }
-
-            fn check(&self) -> Result<(), VerbError> {
-                Ok(self.settings.validate()?)
-            }
-        })+
-    };
-}
-
-macro_rules! topic_only {
-    ($($(#[$doc:meta])* $name:ident)+) => {
-        $($(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $name {
-            /// Which topic.
-            pub topic: TopicName,
-        }
-
-        impl Fields for $name {
-            fn subject(&self) -> &str {
-                self.topic.as_str()
-            }
-
-            fn take(subject: &str, _: &mut Reader) -> Result<Self, VerbError> {
-                Ok(Self { topic: TopicName::parse(subject)? })
-            }
-
-            fn put(&self, _: &mut BytesMut) {}
-        })+
-    };
-}
-
-with_settings! {
+with_settings! { topic: TopicSettings,
     /// Makes a topic. One that is there with equal settings is fine. Answered by
     /// [`TopicInfo`].
     TopicCreate
@@ -79,7 +24,7 @@ with_settings! {
     TopicConfigure
 }
 
-topic_only! {
+name_only! { topic,
     /// Asks what a topic is and holds. Answered by [`TopicInfo`].
     TopicDescribe
     /// Removes a topic with all its messages. Answered by [`Done`].
