@@ -440,6 +440,9 @@ impl Inner {
                 let cell = gap.topic.as_ref().and_then(|name| self.topics.find(name));
                 let floor = cell.map(|cell| cell.lock().floor_position);
                 let told = floor.or(gap.positions.map(|(_, to)| to)).unwrap_or_default();
+                if floor.is_some_and(|floor| floor <= state.machine.forgiven()) {
+                    return Ok(());
+                }
                 let stop = Stop {
                     topic: gap.topic,
                     from: gap.from,

@@ -8,7 +8,7 @@ use gapless_core::group::Input;
 use gapless_core::group::op::{Op, OpWriter};
 use gapless_core::{
     Durability, EntryHeader, EntryKind, Group, GroupSettings, GroupStart, MemberId, NAME_BYTES_MAX,
-    Position, PubSubError, TopicName,
+    Pattern, Position, PubSubError, TopicName,
 };
 
 use crate::admin::{begin_error, confirmed};
@@ -316,7 +316,22 @@ impl Inner {
             }
         };
         // Who asked for the oldest that is kept knows that older ones are gone.
-        Ok((place, now))
+        let forgiven = if start == GroupStart::Now { now } else { self.gone_through(source)? };
+        Ok((place, forgiven))
+    }
+
+    /// Up to where messages of a source are gone. Over several topics that is a bound: what
+    /// one of them loses later below it is no gap either.
+    fn gone_through(&self, source: &Pattern) -> Result<Position, GroupError> {
+        let now = self.clock.now();
+        let mut through = Position(0);
+        for cell in self.topics.matching(source) {
+            // What is to go already is gone, whether or not the keeper has come to it.
+            self.enforce_age(&cell, now)?;
+            self.enforce_size(&cell, now)?;
+            through = through.max(cell.lock().floor_position);
+        }
+        Ok(through)
     }
 
     /// Whether a group reads this topic.

@@ -562,7 +562,7 @@ impl Member {
     fn begin_read(&mut self, state: &mut GroupState, grant: Granted, last: Seq) {
         let inner = Arc::clone(&self.handle.inner);
         let Some(cell) = inner.topics.by_id(grant.topic) else {
-            return self.gone(state, grant.lease, GapReason::Purge, None);
+            return self.gone(state, grant, GapReason::Purge, None);
         };
         let (tail, parts) = {
             let topic = cell.lock();
@@ -592,7 +592,7 @@ impl Member {
         }
         let cell = self.handle.inner.topics.by_id(grant.topic);
         let Some(cell) = cell else {
-            self.gone(&mut state, grant.lease, GapReason::Purge, None);
+            self.gone(&mut state, grant, GapReason::Purge, None);
             return Ok(None);
         };
         let wanted = grant.seq.plus(grant.lease.count() - 1);
@@ -620,7 +620,8 @@ impl Member {
                 let gone = first.distance(grant.seq).min(grant.lease.count());
                 let last = grant.lease.first.plus(gone - 1);
                 let lease = Lease { last, ..grant.lease };
-                self.gone(&mut state, lease, GapReason::Retention, Some(cell.name.clone()));
+                let gone = Granted { lease, ..grant };
+                self.gone(&mut state, gone, GapReason::Retention, Some(cell.name.clone()));
             }
             self.push_rest(grant, first.max(grant.seq));
             return Ok(None);
@@ -680,11 +681,12 @@ impl Member {
                     let lease = Lease { first: at, last: at, attempt: grant.lease.attempt };
                     let found = alive.binary_search_by_key(&seq, |(seq, _)| *seq);
                     let time = found.ok().map(|at| alive[at].1);
+                    let one = Granted { lease, seq, ..*grant };
                     if seq < floor || time.is_some_and(is_old) {
                         from = from.max(seq.next());
-                        self.gone(state, lease, GapReason::Retention, Some(name.clone()));
+                        self.gone(state, one, GapReason::Retention, Some(name.clone()));
                     } else if time.is_none() {
-                        self.gone(state, lease, GapReason::Expiry, Some(name.clone()));
+                        self.gone(state, one, GapReason::Expiry, Some(name.clone()));
                     } else {
                         leases.push(lease);
                     }
@@ -701,7 +703,7 @@ impl Member {
     fn gone(
         &self,
         state: &mut GroupState,
-        lease: Lease,
+        Granted { lease, seq, .. }: Granted,
         reason: GapReason,
         topic: Option<TopicName>,
     ) {
@@ -716,8 +718,23 @@ impl Member {
             return;
         }
         state.totals.lost += lease.count();
-        let (from, to) = (None, None);
-        let stop = Stop { topic, from, to, through: lease.last, reason };
+        // Everything below the floor is gone with it: one resume goes over all of that.
+        let cell = topic.as_ref().and_then(|name| inner.topics.find(name));
+        let mut stop = Stop {
+            topic,
+            from: Some(seq),
+            to: Some(seq.plus(lease.count() - 1)),
+            through: lease.last,
+            reason,
+        };
+        if let Some(cell) = cell {
+            let topic = cell.lock();
+            if seq < topic.first() {
+                stop.to = stop.to.max(Some(topic.first().prev()));
+                stop.through = stop.through.max(topic.floor_position);
+                stop.reason = topic.machine.floor_reason();
+            }
+        }
         if let Err(error) = inner.group_gap(group, state, &stop) {
             tracing::warn!(group = group.name.as_str(), %error, "a gap must wait");
         }

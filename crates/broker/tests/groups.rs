@@ -362,6 +362,36 @@ fn d10_a_gap_stops_a_group_or_is_passed_over_as_configured() {
 }
 
 #[test]
+fn d10_what_was_kept_when_a_group_began_and_goes_unread_is_a_gap() {
+    let world = World::new(11);
+    let broker = world.open();
+    broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
+    texts(&broker, "t", 1..=10);
+    broker.purge(&name("t"), Seq(3)).unwrap();
+    for group in ["g", "read"] {
+        broker.create_group(&name(group), settings("t", Mode::Shared)).unwrap();
+    }
+    // One has read them, and gone; the other has never looked.
+    let mut member =
+        broker.join_group(&name("read"), &Join { name: "m".to_owned(), window: 1 }).unwrap();
+    let got = take(&mut member);
+    assert_eq!(texts_of(&got), ["3"], "what was gone before is no gap");
+    ack(&member, &got);
+    member.leave();
+    broker.purge(&name("t"), Seq(8)).unwrap();
+    for (group, from) in [("g", 1), ("read", 4)] {
+        let join = Join { name: "m".to_owned(), window: 1 };
+        let mut member = broker.join_group(&name(group), &join).unwrap();
+        assert!(take(&mut member).is_empty(), "{group}");
+        let info = broker.describe_group(&name(group)).unwrap();
+        let GroupDoing::Stopped(gap) = info.state else { panic!("{group}: {:?}", info.state) };
+        assert_eq!((gap.from, gap.to), (Some(Seq(from)), Some(Seq(7))), "{group}");
+        broker.resume_group(&name(group)).unwrap();
+        assert_eq!(texts_of(&take(&mut member)), ["8"], "{group}: one resume is enough");
+    }
+}
+
+#[test]
 fn a_message_that_expires_is_not_waited_for() {
     let world = World::new(12);
     let broker = open(&world, Mode::Shared);
