@@ -2,41 +2,23 @@
 //!
 //! It lies in `fixtures/v1` and is never made anew: a program that cannot read it has broken
 //! everybody's data. How it was made is kept below, behind an environment variable, so that
-//! the fixture of a next version can be made in the same way.
+//! the fixture of a next version can be made in the same way. Groups have a folder of their
+//! own: `format_v1_groups.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+#[path = "common/fixture.rs"]
+mod fixture;
+
+use std::path::Path;
 use std::time::Duration;
 
-use gapless_broker::{
-    Atomic, Broker, BrokerOptions, Delivery, From, JournalOptions, ManualClock, block_on,
-};
-use gapless_core::{
-    Compaction, Epoch, Message, Pattern, PublishOptions, Seq, Timestamp, TopicName, TopicSettings,
-};
-use gapless_journal::file_log::FileLogOptions;
-
-const EPOCH: Epoch = Epoch(0x6761_706c_6573_7331);
-const MADE_AT: Timestamp = Timestamp(1_800_000_000_000);
-
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
-}
-
-fn name(text: &str) -> TopicName {
-    TopicName::parse(text).unwrap()
-}
+use fixture::{EPOCH, MADE_AT, copy, name};
+use gapless_broker::{Atomic, Broker, Delivery, From, block_on};
+use gapless_core::{Compaction, Message, Pattern, PublishOptions, Seq, Timestamp, TopicSettings};
 
 fn open(folder: &Path) -> Broker {
-    let mut options = BrokerOptions::new(folder);
-    options.clock = Arc::new(ManualClock::new(MADE_AT));
-    options.epoch = Some(EPOCH);
-    options.threads = false;
-    options.journal = JournalOptions::small();
-    options.log = FileLogOptions { first_file_bytes: 32 * 1024, file_bytes_max: 64 * 1024 };
-    Broker::open(options).unwrap()
+    fixture::open_at(folder, MADE_AT).0
 }
 
 /// Seq, key and body of a message.
@@ -93,19 +75,6 @@ fn make(folder: &Path) {
     broker.close().unwrap();
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 fn check(folder: &Path) {
     let broker = open(folder);
     assert_eq!(broker.epoch(), EPOCH);
@@ -137,11 +106,8 @@ fn check(folder: &Path) {
 
 #[test]
 fn a_data_folder_of_version_1_opens_with_everything_in_it() {
-    if std::env::var_os("GAPLESS_MAKE_FIXTURE").is_some() && !fixture().exists() {
-        make(&fixture());
-    }
     let folder = tempfile::tempdir().unwrap();
-    copy(&fixture(), folder.path());
+    copy(&fixture::fixture("v1", make), folder.path());
     check(folder.path());
     check_again(folder.path());
 }

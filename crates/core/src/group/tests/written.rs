@@ -119,6 +119,43 @@ fn changes_read_back_and_rubbish_is_refused() {
     }
 }
 
+/// Whoever follows the page reads what we write.
+#[test]
+fn changes_are_the_bytes_that_the_format_says() {
+    let failed = |at: u64, attempts: u32, dead: bool| {
+        let (due, first_at) = (Timestamp(1000), Timestamp(900));
+        let failure = Failure { attempts, dead, due, first_at, error: "no".into() };
+        Op::Failed { first: Position(at), last: Position(at), failure }
+    };
+    let stop = Stop {
+        topic: Some(TopicName::parse("a").unwrap()),
+        from: Some(Seq(1)),
+        to: Some(Seq(2)),
+        through: Position(30),
+        reason: crate::GapReason::Retention,
+    };
+    let ops = [
+        Op::Done { first: Position(5), last: Position(9) },
+        failed(12, 2, false),
+        failed(10, 5, true),
+        Op::Stopped(stop),
+        Op::LettersEnded { first: Seq(3), last: Seq(4) },
+        Op::Paused,
+    ];
+    let mut writer = op::OpWriter::default();
+    ops.iter().for_each(|op| writer.put(op));
+    let page = include_str!("../../../../../docs/format.md");
+    let (_, rest) = page.split_once("An example, as hex:\n\n```\n").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    let hex = example.lines().map(|line| line.split("  ").next().unwrap().replace(' ', ""));
+    let hex: alloc::string::String = hex.collect();
+    let digits = hex.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap();
+    assert_eq!(digits.map(byte).collect::<Vec<u8>>(), writer.bytes());
+    let read: Result<Vec<Op>, _> = op::OpReader::new(writer.bytes()).collect();
+    assert_eq!(read.as_deref(), Ok(&ops[..]));
+}
+
 #[test]
 fn a_long_error_is_cut_between_two_characters() {
     let text = "ä".repeat(op::ERROR_BYTES_MAX);
