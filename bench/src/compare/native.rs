@@ -89,11 +89,12 @@ impl System for Native {
             not_before: None,
             records: records.finish(),
         };
-        encode(publish, part.number as u128)
+        // Without an id there is no ack, as nats-server's core gives none.
+        encode(publish, if self.answers(to.store) { part.number as u128 + 1 } else { 0 })
     }
 
-    fn answers(&self, _: Store) -> bool {
-        true
+    fn answers(&self, store: Store) -> bool {
+        store != Store::Live
     }
 
     fn barrier(&self, link: &mut Link) -> Result<()> {

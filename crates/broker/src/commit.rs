@@ -8,14 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use bytes::Bytes;
-use gapless_core::batch::{FLAG_IDS, put_varint};
+use gapless_core::batch::put_varint;
 use gapless_core::entry::ENTRY_HEADER_BYTES;
 use gapless_core::group::Input as GroupInput;
-use gapless_core::topic::{Effect, Input};
 use gapless_core::{
     Accepted, Batch, Durability, Entry, EntryHeader, EntryKind, Expect, Position, PubSubError,
-    PublishAck, PublishOptions, Records, RecordsBuilder, RejectReason, Resolved, Seq, Timestamp,
-    TopicId, TopicName, resolve,
+    PublishAck, PublishOptions, Records, RejectReason, Resolved, Seq, Timestamp, TopicId,
+    TopicName, resolve,
 };
 use gapless_journal::{Append, ReadError, Sink, checksum};
 
@@ -24,6 +23,7 @@ use crate::cell::{Cell, CellState};
 use crate::delayed::{NOT_WAITING, due_of};
 use crate::error::refused;
 use crate::group::GroupState;
+use crate::offer::{Acks, Numbers, offer};
 use crate::publish::{Atomic, GroupPart, Publishing};
 
 /// One publish in this many is timed for `gapless_ack_seconds`: reading the clock for each
@@ -37,6 +37,7 @@ pub(crate) struct Prepared {
     records: Records,
     crc: u32,
     expect: Option<Expect>,
+    acks: Acks,
     /// The key for an expectation about one, and what segments know of it.
     key: Option<(u128, Option<Seq>, u64)>,
 }
@@ -45,7 +46,11 @@ impl Prepared {
     pub(crate) fn new(cell: Arc<Cell>, records: Records, expect: Option<Expect>) -> Self {
         let crc = checksum(&records.bytes);
         let sink: Arc<dyn Sink> = Arc::clone(&cell) as _;
-        Self { cell, sink, records, crc, expect, key: None }
+        Self { cell, sink, records, crc, expect, acks: Acks::Together, key: None }
+    }
+
+    pub(crate) fn acked(self, acks: Acks) -> Self {
+        Self { acks, ..self }
     }
 }
 
@@ -57,6 +62,15 @@ impl Inner {
             &[("topic", topic.as_str().into()), ("reason", reason.name().into())],
         );
         Publishing::rejected(reason)
+    }
+
+    /// As [`Inner::reject`]; but those that were gathered are published again one by one, and
+    /// only what is refused then is counted.
+    pub(crate) fn refuse(&self, topic: &TopicName, reason: RejectReason, acks: Acks) -> Publishing {
+        match acks {
+            Acks::Together => self.reject(topic, reason),
+            Acks::Each => Publishing::rejected(reason),
+        }
     }
 
     pub(crate) fn commit_atomic(&self, mut atomic: Atomic, options: &PublishOptions) -> Publishing {
@@ -205,10 +219,9 @@ impl Inner {
                     required = required.max(own.unwrap_or(self.defaults.durability));
                 }
                 Err(Refused::Reason(reason)) => {
-                    let name = part.cell.name.clone();
                     drop(state);
                     drop(states);
-                    return Tried::Done(self.reject(&name, reason));
+                    return Tried::Done(self.refuse(&part.cell.name, reason, part.acks));
                 }
                 Err(Refused::KeyMoved) => return Tried::KeyMoved(at),
             }
@@ -231,10 +244,10 @@ impl Inner {
             Err(error) => {
                 drop(states);
                 return Tried::Done(match refused(error) {
-                    Ok(reason) => {
-                        let topic = parts.first().map(|part| part.cell.name.clone());
-                        self.reject(&topic.unwrap_or_else(cells_name), reason)
-                    }
+                    Ok(reason) => match parts.first() {
+                        Some(part) => self.refuse(&part.cell.name, reason, part.acks),
+                        None => self.reject(&cells_name(), reason),
+                    },
                     Err(error) => Publishing::failed(error),
                 });
             }
@@ -254,22 +267,25 @@ impl Inner {
                 // What is gone does not count, whether or not the collector came to it.
                 newest.filter(|seq| *seq >= state.first()).unwrap_or_default()
             });
-            let offer = offer(&part.records, (part.expect, key_last), state, time);
-            if let Offer::Rejected(reason) = offer {
-                for (state, machine) in states.iter_mut().zip(machines) {
-                    state.as_mut().expect("every part's topic was locked above").machine = machine;
+            let numbers = match offer(&part.records, (part.expect, key_last), state, time) {
+                Ok(numbers) => numbers,
+                Err(reason) => {
+                    for (state, machine) in states.iter_mut().zip(machines) {
+                        state.as_mut().expect("every part's topic was locked above").machine =
+                            machine;
+                    }
+                    drop(append);
+                    drop(states);
+                    return Tried::Done(self.refuse(&part.cell.name, reason, part.acks));
                 }
-                let name = part.cell.name.clone();
-                drop(append);
-                drop(states);
-                return Tried::Done(self.reject(&name, reason));
-            }
-            offers.push(offer);
+            };
+            offers.push(numbers);
         }
         let mut acks = Vec::with_capacity(parts.len());
-        for ((part, state), offer) in parts.iter().zip(&mut states).zip(offers) {
+        for ((part, state), numbers) in parts.iter().zip(&mut states).zip(offers) {
             let state = state.as_mut().expect("every part's topic was locked above");
-            acks.push(self.put_part(part, state, offer, (&mut append, time), wanted));
+            let position = self.put_part(part, state, &numbers, (&mut append, time));
+            numbers.put_acks(part.acks, position, &mut acks);
         }
         self.put_cells(atomic, &mut append, time);
         if let (Some((cell, seq, cancelled)), Some(state)) = (&atomic.delay_done, &mut delay_state)
@@ -309,41 +325,27 @@ impl Inner {
         Tried::Done(Publishing { acks, result: Ok(()), ticket, timing: None })
     }
 
-    /// Puts a part that the topic accepted into the frame.
+    /// Puts what is new of a part into the frame; tells the position of the first.
     fn put_part(
         &self,
         part: &Prepared,
         state: &mut CellState,
-        offer: Offer,
+        numbers: &Numbers,
         (append, time): (&mut Append<'_>, Timestamp),
-        wanted: Durability,
-    ) -> PublishAck {
-        let (first, duplicates) = match offer {
-            Offer::Accepted { first, duplicates } => (first, duplicates),
-            Offer::Duplicates { first, last } => {
-                self.metrics.duplicates.increment(u64::from(part.records.count));
-                return PublishAck::Accepted(Accepted {
-                    first,
-                    last,
-                    position: Position(0),
-                    durability: wanted,
-                    duplicate: true,
-                });
-            }
-            Offer::Rejected(reason) => return PublishAck::Rejected(reason),
+    ) -> Position {
+        self.metrics.duplicates.increment(u64::from(numbers.known()));
+        if numbers.all_known() {
+            return Position(0);
+        }
+        let fresh = numbers.only_new(&part.records);
+        let (records, crc) = match &fresh {
+            None => (&part.records, part.crc),
+            Some(fresh) => (fresh, checksum(&fresh.bytes)),
         };
-        self.metrics.duplicates.increment(duplicates.len() as u64);
-        let fresh;
-        let (records, crc) = if duplicates.is_empty() {
-            (&part.records, part.crc)
-        } else {
-            fresh = without_duplicates(&part.records, &duplicates);
-            (&fresh, checksum(&fresh.bytes))
-        };
+        let first = numbers.first;
         let place = (part.cell.id, first);
         let position = append.batch(place, time, (records, crc), &part.sink);
-        let last_position = position.plus(u64::from(records.count - 1));
-        state.as_of = last_position;
+        state.as_of = position.plus(u64::from(records.count - 1));
         state.note_keys(records, first, |key| self.journal.key_hash(key));
         if let Some(delayed) = &mut state.delayed {
             let seq = |record: &gapless_core::Record<'_>| first.plus(u64::from(record.offset));
@@ -352,13 +354,7 @@ impl Inner {
         self.metrics.published_messages.increment(u64::from(records.count));
         self.metrics.published_bytes.increment(records.bytes.len() as u64);
         self.tell_accepted(&part.cell.name, first, records.count);
-        PublishAck::Accepted(Accepted {
-            first,
-            last: first.plus(u64::from(records.count - 1)),
-            position: last_position,
-            durability: Durability::Memory,
-            duplicate: false,
-        })
+        position
     }
 
     /// Says that messages were accepted, if anybody listens.
@@ -528,58 +524,6 @@ enum Tried {
 enum Refused {
     Reason(RejectReason),
     KeyMoved,
-}
-
-/// What a topic says to an offer.
-pub(crate) enum Offer {
-    Accepted { first: Seq, duplicates: Vec<u32> },
-    Duplicates { first: Seq, last: Seq },
-    Rejected(RejectReason),
-}
-
-/// Offers records to a topic, which numbers them or says why not.
-pub(crate) fn offer(
-    records: &Records,
-    (expect, key_last): (Option<Expect>, Option<Seq>),
-    state: &mut CellState,
-    now: Timestamp,
-) -> Offer {
-    let ids: Vec<(u32, &[u8])> =
-        if records.flags & FLAG_IDS == 0 { Vec::new() } else { ids_of(records) };
-    let mut effects = Vec::new();
-    let input = Input::Offer { count: records.count, ids: &ids, expect, key_last };
-    state.machine.step(now, input, &mut effects);
-    let mut duplicates = Vec::new();
-    let (mut lowest, mut highest) = (Seq(u64::MAX), Seq(0));
-    for effect in effects {
-        match effect {
-            Effect::Accepted { first, .. } => return Offer::Accepted { first, duplicates },
-            Effect::Rejected(reason) => return Offer::Rejected(reason),
-            Effect::Duplicate { index, seq } => {
-                duplicates.push(index);
-                lowest = lowest.min(seq);
-                highest = highest.max(seq);
-            }
-            Effect::Trimmed(_) | Effect::Visible { .. } | Effect::Mismatch { .. } => {}
-        }
-    }
-    Offer::Duplicates { first: lowest, last: highest }
-}
-
-/// The ids of records, each with the index of its message.
-fn ids_of(records: &Records) -> Vec<(u32, &[u8])> {
-    records.iter().filter_map(|record| Some((record.offset, record.id?))).collect()
-}
-
-pub(crate) fn without_duplicates(records: &Records, duplicates: &[u32]) -> Records {
-    let mut fresh = RecordsBuilder::with_capacity(records.bytes.len());
-    for record in records.iter() {
-        if duplicates.binary_search(&record.offset).is_err() {
-            let offset = fresh.count();
-            fresh.push_record(&gapless_core::Record { offset, ..record });
-        }
-    }
-    fresh.finish()
 }
 
 fn room_for(parts: &[Prepared], atomic: &Atomic) -> usize {

@@ -49,6 +49,7 @@ mod limits;
 mod lookup;
 mod member;
 mod metrics;
+mod offer;
 mod publish;
 mod read_ahead;
 mod recover;

@@ -24,6 +24,7 @@ use crate::commit::Prepared;
 use crate::error::unconfirmed;
 use crate::group::GroupCell;
 use crate::member::MemberHandle;
+use crate::offer::Acks;
 
 /// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
 /// accepted or refused already; what is left is that it becomes durable. Dropping it does
@@ -298,19 +299,45 @@ impl Broker {
         records: Records,
         options: &PublishOptions,
     ) -> Publishing {
+        self.publish_with(topic, records, Acks::Together, options)
+    }
+
+    /// Publishes messages of one topic that came one by one, as if each was published alone,
+    /// in their order; there is an ack for each. `None` when one of them may not be taken: then
+    /// nothing has happened, and each is to be published by itself.
+    pub fn publish_run(
+        &self,
+        topic: &TopicName,
+        records: Records,
+        options: &PublishOptions,
+    ) -> Option<Publishing> {
+        if options.expect.is_some() {
+            return None;
+        }
+        let publishing = self.publish_with(topic, records, Acks::Each, options);
+        publishing.rejected_with().is_none().then_some(publishing)
+    }
+
+    fn publish_with(
+        &self,
+        topic: &TopicName,
+        records: Records,
+        acks: Acks,
+        options: &PublishOptions,
+    ) -> Publishing {
         if topic.is_system() {
-            return self.inner.reject(topic, RejectReason::InvalidTopic);
+            return self.inner.refuse(topic, RejectReason::InvalidTopic, acks);
         }
         if self.inner.is_closed() {
             return Publishing::failed(PubSubError::Stopped);
         }
         match self.inner.topics.find(topic) {
             Some(cell) if cell.lock().is_durable() => {
-                let part = Prepared::new(cell, records, options.expect);
+                let part = Prepared::new(cell, records, options.expect).acked(acks);
                 self.inner.commit(vec![part], &Atomic::default(), options)
             }
-            Some(cell) => self.inner.publish_volatile(&cell, &records, options),
-            None => self.inner.publish_subject(topic, &records, options),
+            Some(cell) => self.inner.publish_volatile(&cell, (&records, acks), options),
+            None => self.inner.publish_subject(topic, (&records, acks), options),
         }
     }
 

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use gapless_core::entry::{ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES};
 use gapless_core::topic::Input;
 use gapless_core::{
-    Accepted, Durability, EntryHeader, EntryKind, Expect, GapReason, PublishAck, PublishOptions,
-    Records, RejectReason, Seq, TopicId, TopicName, resolve,
+    Durability, EntryHeader, EntryKind, Expect, GapReason, Position, PublishOptions, Records,
+    RejectReason, Seq, TopicId, TopicName, resolve,
 };
 use gapless_journal::Lsn;
 
 use crate::broker::Inner;
 use crate::cell::Cell;
-use crate::commit::{Offer, key_trouble, loose_batch, offer, without_duplicates};
+use crate::commit::{key_trouble, loose_batch};
+use crate::offer::{Acks, Numbers, offer};
 use crate::publish::Publishing;
 
 impl Inner {
@@ -21,7 +22,7 @@ impl Inner {
     pub(crate) fn publish_volatile(
         &self,
         cell: &Arc<Cell>,
-        records: &Records,
+        (records, acks): (&Records, Acks),
         options: &PublishOptions,
     ) -> Publishing {
         let key = match options.expect {
@@ -36,40 +37,35 @@ impl Inner {
         let own = state.settings.max_message_bytes;
         if let Some(reason) = self.too_large(records, own).or(over_batch(records)) {
             drop(state);
-            return self.reject(&cell.name, reason);
+            return self.refuse(&cell.name, reason, acks);
         }
         let now = self.clock.now();
         if state.deleted {
             drop(state);
-            return self.reject(&cell.name, RejectReason::UnknownTopic);
+            return self.refuse(&cell.name, RejectReason::UnknownTopic, acks);
         }
         let resolved = resolve(options, &state.settings.defaults(), &self.defaults);
         if resolved.require_subscribers && !self.is_followed(&cell.name) {
             drop(state);
-            return self.reject(&cell.name, RejectReason::NoSubscribers);
+            return self.refuse(&cell.name, RejectReason::NoSubscribers, acks);
         }
         let hash = key.map(|key| self.journal.key_hash(key));
         let newest = hash.and_then(|hash| state.latest_of_key(hash)).map(|(seq, _)| seq);
         let expect = (options.expect, newest.filter(|seq| *seq >= state.first()));
-        let (first, duplicates) = match offer(records, expect, &mut state, now) {
-            Offer::Accepted { first, duplicates } => (first, duplicates),
-            Offer::Duplicates { first, last } => {
-                self.metrics.duplicates.increment(u64::from(records.count));
-                let count = last.next().distance(first) as u32;
-                return Publishing::accepted(first, count, true);
-            }
-            Offer::Rejected(reason) => {
+        let numbers = match offer(records, expect, &mut state, now) {
+            Ok(numbers) => numbers,
+            Err(reason) => {
                 drop(state);
-                return self.reject(&cell.name, reason);
+                return self.refuse(&cell.name, reason, acks);
             }
         };
-        let fresh;
-        let records = if duplicates.is_empty() {
-            records
-        } else {
-            fresh = without_duplicates(records, &duplicates);
-            &fresh
-        };
+        self.metrics.duplicates.increment(u64::from(numbers.known()));
+        if numbers.all_known() {
+            return Publishing::volatile(&numbers, acks);
+        }
+        let fresh = numbers.only_new(records);
+        let records = fresh.as_ref().unwrap_or(records);
+        let first = numbers.first;
         let count = records.count;
         state.note_keys(records, first, |key| self.journal.key_hash(key));
         let header = self.volatile_header(cell.id, first, records);
@@ -89,31 +85,31 @@ impl Inner {
         wakers.into_iter().for_each(std::task::Waker::wake);
         self.metrics.published_messages.increment(u64::from(count));
         self.tell_accepted(&cell.name, first, count);
-        Publishing::accepted(first, count, false)
+        Publishing::volatile(&numbers, acks)
     }
 
     /// To whoever wants the subject now.
     pub(crate) fn publish_subject(
         &self,
         subject: &TopicName,
-        records: &Records,
+        (records, acks): (&Records, Acks),
         options: &PublishOptions,
     ) -> Publishing {
         if let Some(reason) = self.too_large(records, None).or(over_batch(records)) {
-            return self.reject(subject, reason);
+            return self.refuse(subject, reason, acks);
         }
         // Nothing is kept of a subject, so without a subscriber the message would be lost:
         // that is an answer worth giving, unless the publisher says it does not care.
         if options.require_subscribers.unwrap_or(true) && !self.router.is_wanted(subject) {
-            return self.reject(subject, RejectReason::NoSubscribers);
+            return self.refuse(subject, RejectReason::NoSubscribers, acks);
         }
         if options.expect.is_some() || options.durability > Some(Durability::Memory) {
-            return self.reject(subject, RejectReason::UnknownTopic);
+            return self.refuse(subject, RejectReason::UnknownTopic, acks);
         }
         let first = self.route(subject, records);
         self.metrics.published_messages.increment(u64::from(records.count));
         self.tell_accepted(subject, first, records.count);
-        Publishing::accepted(first, records.count, false)
+        Publishing::volatile(&Numbers::fresh(first, records.count), acks)
     }
 
     /// Gives the records numbers and puts them into the mailboxes.
@@ -147,14 +143,10 @@ fn over_batch(records: &Records) -> Option<RejectReason> {
 }
 
 impl Publishing {
-    /// The ack of something that lives in memory only.
-    pub(crate) fn accepted(first: Seq, count: u32, duplicate: bool) -> Self {
-        Self::ready(PublishAck::Accepted(Accepted {
-            first,
-            last: first.plus(u64::from(count.max(1) - 1)),
-            position: gapless_core::Position(0),
-            durability: Durability::Memory,
-            duplicate,
-        }))
+    /// The acks of something that lives in memory only.
+    fn volatile(numbers: &Numbers, acks: Acks) -> Self {
+        let mut ready = Vec::with_capacity(1);
+        numbers.put_acks(acks, Position(0), &mut ready);
+        Self { acks: ready, result: Ok(()), ticket: None, timing: None }
     }
 }

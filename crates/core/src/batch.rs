@@ -188,6 +188,19 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// The only record in these bytes, which were made elsewhere.
+    ///
+    /// # Errors
+    /// When it is not well formed, or not the only one.
+    pub fn only(mut bytes: &'a [u8]) -> Result<Self, BatchError> {
+        let record = Self::take(&mut bytes, 0)?;
+        let is_empty = record.body.is_none() && record.key.is_none();
+        if record.offset != 0 || is_empty || !bytes.is_empty() {
+            return Err(BatchError::Malformed { index: 0 });
+        }
+        Ok(record)
+    }
+
     /// Whether it removes its key.
     pub fn is_tombstone(&self) -> bool {
         self.key.is_some() && self.body.is_none()

@@ -4,6 +4,7 @@ mod common;
 
 use std::time::Duration;
 
+use bytes::BytesMut;
 use common::*;
 use gapless_core::{
     Durability, Expect, Message, PublishOptions, RejectReason, Retention, Seq, Storage, Timestamp,
@@ -76,6 +77,53 @@ fn publishes_are_numbered_in_the_order_they_were_sent() {
         assert_eq!((ack.accepted.first, ack.accepted.last), (Seq(seq), Seq(seq)));
         assert_eq!((ack.count, &ack.known, ack.accepted.duplicate), (1, &Known::None, false));
     }
+    server.still_works();
+}
+
+#[test]
+fn f3_among_publishes_that_came_together_each_gets_its_own_answer() {
+    let server = Server::open();
+    let mut peer = server.peer();
+    let settings = TopicSettings { max_message_bytes: Some(100), ..TopicSettings::default() };
+    peer.ask(TopicCreate { settings, ..create("t") });
+    // In one write, so that they arrive together.
+    let (mut wire, mut ids) = (BytesMut::new(), Vec::new());
+    let large = "x".repeat(101);
+    let bodies = ["a", "b", large.as_str(), "c", "d"];
+    let first = Message::new("first").with_id("1");
+    let messages =
+        [first.clone()].into_iter().chain(bodies.map(|body| Message::new(body.to_owned())));
+    for message in messages.chain([first]) {
+        let (id, frame) = peer.frame(publish("t", &[message]));
+        wire.extend_from_slice(&frame);
+        ids.push(id);
+    }
+    peer.send_bytes(&wire);
+    let answers: Vec<Verb> = ids.into_iter().map(|id| peer.answer(id)).collect();
+    for (index, seq) in [(0, 1), (1, 2), (2, 3), (4, 4), (5, 5)] {
+        let ack = accepted(&answers[index]);
+        assert_eq!((ack.accepted.first, ack.known.clone()), (Seq(seq), Known::None), "{index}");
+    }
+    assert_eq!(rejected(&answers[3]), RejectReason::TooLarge { bytes: 101, max: 100 });
+    assert_eq!(accepted(&answers[6]).known, Known::These(vec![(0, Seq(1))]));
+    server.still_works();
+}
+
+#[test]
+fn who_gives_a_publish_no_id_gets_no_answer_to_it() {
+    let server = Server::open();
+    server.create("t");
+    let mut peer = server.peer();
+    let mut wire = BytesMut::new();
+    for topic in ["t", "unknown", "t", "t"] {
+        let publish = Verb::from(publish(topic, &[Message::new("x")]));
+        publish.encode(Ids::NONE, FrameLimit::MAX, &mut wire).unwrap();
+    }
+    peer.send_bytes(&wire);
+    // Answers come in order, so nothing came before this one.
+    let id = peer.send(publish("t", &[Message::new("with id")]));
+    let (answer, to) = peer.verb_or_end().unwrap();
+    assert_eq!((to, accepted(&answer).accepted.first), (id, Seq(4)));
     server.still_works();
 }
 

@@ -268,21 +268,34 @@ impl Decoder {
     /// When what is there can never become a frame. The input is then unchanged, and the
     /// connection must end.
     pub fn decode(&self, input: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
-        let Some(lengths) = self.look(input)? else { return Ok(None) };
-        if input.len() < lengths.whole {
+        let Some(FrameRef { kind, ids, subject, bytes, .. }) = self.peek(input)? else {
             return Ok(None);
-        }
-        let whole = input.split_to(lengths.whole).freeze();
-        let mut ids = Ids::NONE;
-        ids.msg_id.copy_from_slice(&whole[5..21]);
-        ids.corr_id.copy_from_slice(&whole[21..SUBJECT_LEN_AT]);
-        let subject_end = SUBJECT_AT + lengths.subject;
+        };
+        let subject_end = SUBJECT_AT + subject.len();
+        let whole = input.split_to(bytes).freeze();
         Ok(Some(Frame {
-            kind: whole[LEN_BYTES],
+            kind,
             msg_id: ids.msg_id,
             corr_id: ids.corr_id,
             subject: whole.slice(SUBJECT_AT..subject_end),
             payload: whole.slice(subject_end + LEN_BYTES..),
+        }))
+    }
+
+    /// The next frame where it lies; as [`Decoder::decode`].
+    pub(crate) fn peek<'a>(&self, input: &'a [u8]) -> Result<Option<FrameRef<'a>>, FrameError> {
+        let Some(lengths) = self.look(input)? else { return Ok(None) };
+        let Some(whole) = input.get(..lengths.whole) else { return Ok(None) };
+        let mut ids = Ids::NONE;
+        ids.msg_id.copy_from_slice(&whole[5..21]);
+        ids.corr_id.copy_from_slice(&whole[21..SUBJECT_LEN_AT]);
+        let subject_end = SUBJECT_AT + lengths.subject;
+        Ok(Some(FrameRef {
+            kind: whole[LEN_BYTES],
+            ids,
+            subject: &whole[SUBJECT_AT..subject_end],
+            payload: &whole[subject_end + LEN_BYTES..],
+            bytes: lengths.whole,
         }))
     }
 
@@ -326,6 +339,16 @@ impl Decoder {
         }
         Ok(Some(Lengths { whole, subject }))
     }
+}
+
+/// A frame, borrowed from what was read.
+pub(crate) struct FrameRef<'a> {
+    pub(crate) kind: u8,
+    pub(crate) ids: Ids,
+    pub(crate) subject: &'a [u8],
+    pub(crate) payload: &'a [u8],
+    /// How many bytes all of it is.
+    pub(crate) bytes: usize,
 }
 
 struct Lengths {

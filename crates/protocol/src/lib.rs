@@ -29,6 +29,7 @@ mod errors;
 mod frame;
 mod kind;
 mod pack;
+mod run;
 mod split;
 mod verb;
 pub mod verbs;
@@ -42,6 +43,7 @@ pub use frame::{
 pub use gapless_core::{GroupTotals, LetterFilter, Token};
 pub use kind::{Kind, Side};
 pub use pack::{cut_leased, cut_messages};
+pub use run::{PublishRun, RUN_PAYLOAD_BYTES_MAX, RUN_PUBLISHES_MAX};
 pub use split::{SplitError, SplitLimit, cut, only, split};
 pub use verb::{EncodeError, Verb, VerbError};
 pub use verbs::ack::{Known, PartAccepted, PartAck, PublishAck, Rejection};

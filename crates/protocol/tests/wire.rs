@@ -4,7 +4,10 @@ mod common;
 
 use bytes::{Bytes, BytesMut};
 use common::{any, encode, frame_of, samples};
-use gapless_core::{Message, MessageError, NameError, PublishOptions, RejectReason};
+use gapless_core::{
+    Durability, Expect, Message, MessageError, NameError, PublishOptions, Record, RejectReason,
+    Seq, Timestamp,
+};
 use gapless_protocol::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -267,7 +270,7 @@ fn f3_records_keep_the_limits_of_messages() {
 #[test]
 fn a_delayed_publish_has_one_message() {
     let two = publish(&[Message::new("a"), Message::new("b")]);
-    let delayed = Publish { not_before: Some(gapless_core::Timestamp(1)), ..two };
+    let delayed = Publish { not_before: Some(Timestamp(1)), ..two };
     let refused = Verb::from(delayed).encode(Ids::NONE, FrameLimit::MAX, &mut BytesMut::new());
     assert_eq!(refused, Err(VerbError::Value { field: "not_before" }.into()));
 }
@@ -304,7 +307,7 @@ fn an_ack_that_does_not_add_up_is_refused() {
     assert!(!refused(&plain, |_| {}));
     assert!(refused(&plain, |part| part.count = 2));
     assert!(refused(&plain, |part| part.accepted.duplicate = true));
-    assert!(refused(&plain, |part| part.accepted.last = gapless_core::Seq(41)));
+    assert!(refused(&plain, |part| part.accepted.last = Seq(41)));
     let listed = find("publish-ack-with-duplicates");
     assert!(refused(&listed, |part| part.count = 4));
     assert!(refused(&listed, |part| part.known = Known::These(Vec::new())));
@@ -347,7 +350,7 @@ fn stored_batches_are_told_from_damaged_ones() {
 fn d3_batches_that_do_not_belong_to_the_range_are_refused() {
     let one = |first: u64| samples::batch(first, &[Some(Message::new("a"))]);
     let refused = |from: u64, to: u64, batches: Vec<gapless_core::Batch>| {
-        let (from, to) = (gapless_core::Seq(from), gapless_core::Seq(to));
+        let (from, to) = (Seq(from), Seq(to));
         let last_position = gapless_core::Position(1);
         let topic = samples::name("a");
         let batches = batches.into_iter().collect();
@@ -369,4 +372,99 @@ fn a_long_error_text_is_cut_between_characters() {
     let error = ErrorAnswer::new(ErrorCode::Internal, &("x".to_owned() + &"ä".repeat(600)));
     assert_eq!(error.message.len(), 1023);
     assert_eq!(error.known(), Some(ErrorCode::Internal));
+}
+
+/// A publish as a run can hold it, or one that it cannot.
+fn any_publish() -> impl Strategy<Value = Verb> {
+    let plain = (any::message(), 0..3_u8).prop_map(|(message, options)| {
+        let message = Message { not_before: None, ..message };
+        let durability = [None, Some(Durability::Memory), Some(Durability::Flushed)];
+        let options =
+            PublishOptions { durability: durability[usize::from(options)], ..Default::default() };
+        let (topic, records) = (samples::name("t"), samples::records(&[message]));
+        Verb::from(Publish { topic, options, not_before: None, records })
+    });
+    prop_oneof![12 => plain, 1 => any::verb()]
+}
+
+proptest! {
+    #[test]
+    fn a_run_says_what_its_publishes_say_one_by_one(
+        verbs in vec(any_publish(), 0..40),
+        cut in 0..100_usize,
+    ) {
+        let mut input = BytesMut::new();
+        for (verb, number) in verbs.iter().zip(1_u128..) {
+            verb.encode(Ids::question(number.to_le_bytes()), FrameLimit::MAX, &mut input).unwrap();
+        }
+        input.truncate(input.len().saturating_sub(cut));
+        let mut together = input.clone();
+        while !input.is_empty() {
+            let run = PublishRun::look(&together, FrameLimit::MAX);
+            let count = run.as_ref().map_or(1, |run| run.msg_ids.len());
+            let before = input.len();
+            let frames: Vec<_> =
+                (0..count).map_while(|_| Decoder::default().decode(&mut input).unwrap()).collect();
+            if let Some(run) = &run {
+                prop_assert!(frames.len() == count && count > 1);
+                prop_assert_eq!(run.bytes, before - input.len());
+                let mut bodies = run.records.iter();
+                for (frame, msg_id) in frames.iter().zip(&run.msg_ids) {
+                    prop_assert_eq!(&frame.msg_id, msg_id);
+                    let Ok(Verb::Publish(one)) = Verb::decode(frame) else { panic!("a publish") };
+                    prop_assert_eq!((&one.topic, &one.options), (&run.topic, &run.options));
+                    let (gathered, alone) = (bodies.next().unwrap(), one.records.iter().next().unwrap());
+                    let offset = gathered.offset;
+                    prop_assert_eq!(gathered, Record { offset, ..alone });
+                }
+            } else if frames.is_empty() {
+                break;
+            }
+            together = input.clone();
+        }
+    }
+}
+
+#[test]
+fn what_is_no_plain_publish_ends_a_run() {
+    let publish = |body: &str| Publish {
+        topic: samples::name("t"),
+        options: PublishOptions::default(),
+        not_before: None,
+        records: samples::records(&[Message::new(body.to_owned())]),
+    };
+    let run_of = |verbs: &[Verb]| {
+        let mut wire = BytesMut::new();
+        verbs.iter().for_each(|verb| verb.encode(Ids::NONE, FrameLimit::MAX, &mut wire).unwrap());
+        PublishRun::look(&wire, FrameLimit::MAX).map_or(0, |run| run.msg_ids.len())
+    };
+    let plain = || Verb::from(publish("x"));
+    assert_eq!(run_of(&[plain()]), 0, "one is no run");
+    assert_eq!(run_of(&[plain(), plain(), plain()]), 3);
+    let large = "x".repeat(RUN_PAYLOAD_BYTES_MAX);
+    let others: [Verb; 6] = [
+        Ping { echo: Bytes::new() }.into(),
+        Publish { topic: samples::name("u"), ..publish("x") }.into(),
+        Publish { not_before: Some(Timestamp(1)), ..publish("x") }.into(),
+        Publish {
+            options: PublishOptions {
+                expect: Some(Expect::TopicLast(Seq(0))),
+                ..Default::default()
+            },
+            ..publish("x")
+        }
+        .into(),
+        Publish {
+            records: samples::records(&[Message::new("a"), Message::new("b")]),
+            ..publish("x")
+        }
+        .into(),
+        publish(&large).into(),
+    ];
+    for other in others {
+        assert_eq!(run_of(&[plain(), plain(), other.clone(), plain()]), 2, "{other:?}");
+        assert_eq!(run_of(&[other, plain(), plain()]), 0);
+    }
+    let many: Vec<_> = (0..RUN_PUBLISHES_MAX + 1).map(|_| plain()).collect();
+    assert_eq!(run_of(&many), RUN_PUBLISHES_MAX);
 }

@@ -11,17 +11,17 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use gapless_broker::{Atomic, Broker, Publishing, Subscription};
-use gapless_core::{PublishAck, RejectReason};
+use gapless_core::{PubSubError, PublishAck, RejectReason};
 use gapless_protocol::{
     Bye, CellValue, Commit, Decoder, Drain, DrainReason, Ended, ErrorCode, Features, Frame,
     FrameLimit, GroupJoin, GroupLeft, GroupStep, Hello, Ids, Kind, Limits, PartAck, Pong, Publish,
-    PublishAck as AckVerb, Rejection, StartFrom, Subscribe, Subscribed, Unsubscribed, VERSION,
-    Verb, VerbError, Welcome,
+    PublishAck as AckVerb, PublishRun, Rejection, StartFrom, Subscribe, Subscribed, Unsubscribed,
+    VERSION, Verb, VerbError, Welcome,
 };
 use tokio::time::{Instant, Sleep};
 
@@ -68,6 +68,8 @@ pub(crate) struct Connection {
     /// Publishes and acks of members whose answers are not out yet, in order.
     publishes: VecDeque<Owed>,
     in_flight_bytes: usize,
+    /// How many of the next frames are handled one by one, because taking them together failed.
+    alone: usize,
     /// A publish that must wait until the journal has room; nothing is read meanwhile.
     stalled: Option<Stalled>,
     /// Questions answered by code that may block.
@@ -112,6 +114,8 @@ struct Owed {
 enum Due {
     /// A publish or commit, and how many messages its parts have.
     Publishing(Publishing, Vec<u32>),
+    /// Publishes of one message each that were taken together, and the id of each.
+    Run(Publishing, Vec<[u8; 16]>),
     /// What a member of a group said.
     Said(Said),
 }
@@ -143,16 +147,40 @@ enum End {
     Io(io::Error),
 }
 
-impl Due {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Verb> {
-        let answer = match self {
-            Self::Publishing(publishing, counts) => publishing.poll_all(context).map_ok(|acks| {
+impl Owed {
+    /// Puts the answers, once they are known.
+    fn poll(&mut self, context: &mut Context<'_>, put: &mut dyn FnMut(Verb, Ids)) -> Poll<()> {
+        match &mut self.due {
+            Due::Publishing(publishing, counts) => {
+                let acks = ready!(publishing.poll_all(context));
                 let ack = |(ack, count): (&PublishAck, &u32)| part_ack(ack, *count);
-                AckVerb { parts: acks.iter().zip(counts.iter()).map(ack).collect() }.into()
-            }),
-            Self::Said(said) => said.poll(context).map_ok(Verb::from),
-        };
-        answer.map(|answer| answer.unwrap_or_else(|failed| trouble(&failed).into()))
+                let answer = acks.map(|acks| {
+                    AckVerb { parts: acks.iter().zip(counts.iter()).map(ack).collect() }.into()
+                });
+                put_ack(answer, self.ids, put);
+            }
+            Due::Run(publishing, msg_ids) => {
+                let acks = ready!(publishing.poll_all(context));
+                for (index, &msg_id) in msg_ids.iter().enumerate() {
+                    let ids = Ids { msg_id: [0; 16], corr_id: msg_id };
+                    let answer = acks.as_ref().map_err(Clone::clone);
+                    let ack = |acks: &Vec<PublishAck>| vec![part_ack(&acks[index], 1)];
+                    put_ack(answer.map(|acks| AckVerb { parts: ack(acks) }.into()), ids, put);
+                }
+            }
+            Due::Said(said) => {
+                let done = ready!(said.poll(context)).map(Verb::from);
+                put(done.unwrap_or_else(|failed| trouble(&failed).into()), self.ids);
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Answers a publish, unless its sender gave it no id: then nobody waits for an answer.
+fn put_ack(answer: Result<Verb, PubSubError>, ids: Ids, put: &mut dyn FnMut(Verb, Ids)) {
+    if ids.corr_id != [0; 16] {
+        put(answer.unwrap_or_else(|failed| trouble(&failed).into()), ids);
     }
 }
 
@@ -183,6 +211,7 @@ impl Connection {
             stage: Stage::New,
             publishes: VecDeque::new(),
             in_flight_bytes: 0,
+            alone: 0,
             stalled: None,
             asked: VecDeque::new(),
             follows: BTreeMap::new(),
@@ -360,6 +389,11 @@ impl Connection {
         // else is answered in its order: a pong says that what was asked before is done.
         let mut handled = 0;
         while handled < FRAMES_AT_ONCE && self.may_handle() {
+            if let Some(run) = self.next_run() {
+                handled += run.msg_ids.len();
+                self.publish_run(run);
+                continue;
+            }
             handled += 1;
             match Decoder::new(self.limit).decode(&mut self.input) {
                 Ok(Some(frame)) => {
@@ -456,6 +490,10 @@ impl Connection {
 
     fn put(&mut self, verb: impl Into<Verb>, ids: Ids) {
         put_with(&mut self.output, &verb.into(), ids, self.limit);
+    }
+
+    fn ack(&mut self, ack: AckVerb, ids: Ids) {
+        put_ack(Ok(ack.into()), ids, &mut |verb, ids| self.put(verb, ids));
     }
 
     fn refuse(&mut self, code: ErrorCode, why: &dyn std::fmt::Display, ids: Ids) {
@@ -607,7 +645,7 @@ impl Connection {
         match bad.reject_reason() {
             Some(reason) if publishes => {
                 let parts = vec![PartAck::Rejected(Rejection::Reason(reason))];
-                self.put(AckVerb { parts }, ids);
+                self.ack(AckVerb { parts }, ids);
             }
             _ => self.refuse(bad.code(), bad, ids),
         }
@@ -643,6 +681,27 @@ impl Connection {
         self.put(welcome, ids);
     }
 
+    /// Publishes that came one by one and can be taken together.
+    fn next_run(&mut self) -> Option<PublishRun> {
+        if self.alone > 0 {
+            self.alone -= 1;
+            return None;
+        }
+        if self.stage == Stage::New { None } else { PublishRun::look(&self.input, self.limit) }
+    }
+
+    fn publish_run(&mut self, run: PublishRun) {
+        let PublishRun { topic, options, records, msg_ids, bytes } = run;
+        match self.shared.broker.publish_run(&topic, records, &options) {
+            Some(publishing) => {
+                self.input.advance(bytes);
+                self.owe_later(Due::Run(publishing, msg_ids), bytes, Ids::NONE);
+            }
+            // One of them will be refused; each is to get the answer it deserves.
+            None => self.alone = msg_ids.len(),
+        }
+    }
+
     fn publish(&mut self, frame: Frame, publish: Publish, ids: Ids) {
         let broker = &self.shared.broker;
         let (count, waits) = (publish.records.count, publish.not_before.is_none());
@@ -653,7 +712,7 @@ impl Connection {
                 None => {
                     let rejected = PublishAck::Rejected(RejectReason::InvalidPayload);
                     let parts = vec![part_ack(&rejected, count)];
-                    return self.put(AckVerb { parts }, ids);
+                    return self.ack(AckVerb { parts }, ids);
                 }
             },
         };
@@ -730,10 +789,14 @@ impl Connection {
     fn answer_publishes(&mut self, context: &mut Context<'_>) -> bool {
         let mut did = false;
         while let Some(owed) = self.publishes.front_mut() {
-            let Poll::Ready(answer) = owed.due.poll(context) else { break };
-            let Some(owed) = self.publishes.pop_front() else { break };
-            self.settle_in_flight(owed.bytes);
-            self.put(answer, owed.ids);
+            let (output, limit) = (&mut self.output, self.limit);
+            let mut put = |verb: Verb, ids| put_with(output, &verb, ids, limit);
+            if owed.poll(context, &mut put).is_pending() {
+                break;
+            }
+            let bytes = owed.bytes;
+            self.publishes.pop_front();
+            self.settle_in_flight(bytes);
             did = true;
         }
         did

@@ -263,6 +263,20 @@ fn take_options(payload: &mut Reader) -> Result<(PublishOptions, Option<Timestam
     Ok((options, not_before))
 }
 
+/// How many bytes of a publish's payload are its options, if it expects nothing and is not
+/// delayed.
+pub(crate) fn plain_options_bytes(payload: &[u8]) -> Option<usize> {
+    let flags = u16::from_le_bytes(*payload.first_chunk()?);
+    let codes = has::DURABILITY | has::DELIVERY | has::PARTITION | has::REQUIRE_SUBSCRIBERS;
+    (flags & !codes == 0).then(|| 2 + flags.count_ones() as usize)
+}
+
+/// What such options say.
+pub(crate) fn plain_options(options: &[u8]) -> Option<PublishOptions> {
+    let mut fields = Reader::new(&Bytes::copy_from_slice(options));
+    take_options(&mut fields).ok().map(|(options, _)| options)
+}
+
 fn put_options(out: &mut BytesMut, options: &PublishOptions, not_before: Option<Timestamp>) {
     let flag = |is: bool, flag: u16| if is { flag } else { 0 };
     let mut flags = flag(options.durability.is_some(), has::DURABILITY)
@@ -319,7 +333,7 @@ fn check_records(records: &Records) -> Result<(), VerbError> {
     Ok(())
 }
 
-fn check_record(record: &Record<'_>) -> Result<(), MessageError> {
+pub(crate) fn check_record(record: &Record<'_>) -> Result<(), MessageError> {
     if let Some(key) = record.key
         && key.len() > KEY_BYTES_MAX
     {
