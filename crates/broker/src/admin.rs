@@ -235,7 +235,7 @@ impl Inner {
     }
 
     /// Makes a topic; the ticket tells when it is flushed.
-    fn begin_topic(
+    pub(crate) fn begin_topic(
         &self,
         name: &TopicName,
         settings: TopicSettings,

@@ -5,14 +5,16 @@
 //! one place, whatever crashes in between. Since a topic forgets only from below, the group
 //! keeps which letters ended; the floor of the topic follows.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use gapless_core::group::Dying;
 use gapless_core::time::whole_ms;
 use gapless_core::{
-    DeadLetter, LetterFilter, Message, PublishAck, PublishOptions, RecordsBuilder, Seq, Timestamp,
-    TopicName, TopicSettings,
+    DeadLetter, LetterFilter, Message, PubSubError, PublishAck, PublishOptions, RecordsBuilder,
+    RejectReason, Seq, Timestamp, TopicName, TopicSettings,
 };
 
 use crate::broker::{Broker, Inner};
@@ -21,7 +23,7 @@ use crate::commit::Prepared;
 use crate::delivery::Delivered;
 use crate::error::GroupError;
 use crate::group::GroupCell;
-use crate::publish::{Atomic, GroupPart};
+use crate::publish::{Atomic, GroupPart, Publishing};
 
 /// What the names of topics of dead letters begin with.
 pub(crate) const PREFIX: &str = "$dead.";
@@ -55,6 +57,16 @@ pub(crate) struct Redriving {
     /// Letters per second.
     rate: u32,
     next: Timestamp,
+}
+
+/// A change that counts already, and is on its way to the disk.
+struct Committing(Option<Publishing>);
+
+impl Committing {
+    /// Blocks until it is flushed.
+    fn wait(self) -> Result<(), PubSubError> {
+        self.0.map_or(Ok(()), |publishing| publishing.wait().map(|_| ()))
+    }
 }
 
 pub(crate) fn dead_name(group: &TopicName) -> TopicName {
@@ -133,7 +145,8 @@ impl Broker {
         }
         let mut moved = 0;
         loop {
-            let count = inner.redrive_some(&group, which, AT_ONCE)?;
+            let (count, committing) = inner.redrive_some(&group, which, AT_ONCE)?;
+            committing.wait()?;
             moved += count as u64;
             if count < AT_ONCE {
                 return Ok(Redriven { moved, goes_on: false });
@@ -157,7 +170,7 @@ impl Broker {
             if letters.is_empty() {
                 return Ok(removed);
             }
-            self.inner.end_letters(&group, &letters, Vec::new())?;
+            self.inner.end_letters(&group, &letters, Vec::new())?.wait()?;
             removed += letters.len() as u64;
         }
     }
@@ -180,7 +193,8 @@ impl Inner {
     }
 
     fn bury(&self, group: &Arc<GroupCell>, dying: &[Dying]) -> Result<(), GroupError> {
-        let letters = self.create_topic(&dead_name(&group.name), TopicSettings::default())?;
+        // Nothing here is waited for: while the disk is full, whoever buries makes room too.
+        let (letters, _) = self.begin_topic(&dead_name(&group.name), TopicSettings::default())?;
         let mut records = RecordsBuilder::default();
         let mut ends = Vec::new();
         'all: for each in dying {
@@ -212,6 +226,7 @@ impl Inner {
             _ => vec![Prepared::new(letters, records.finish(), None)],
         };
         self.commit_group(group, parts, GroupPart::Buried(ends))?;
+        self.journal.flush();
         let mut state = group.lock();
         state.totals.buried += u64::from(count);
         drop(state);
@@ -221,21 +236,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Commits messages together with a change of a group. What the change was about may be
-    /// over already; then nothing happens.
+    /// Commits messages together with a change of a group, without waiting for the disk. What
+    /// the change was about may be over already; then nothing happens.
     fn commit_group(
         &self,
         group: &Arc<GroupCell>,
         parts: Vec<Prepared>,
         part: GroupPart,
-    ) -> Result<(), GroupError> {
+    ) -> Result<Committing, GroupError> {
         let atomic = Atomic { groups: vec![(Arc::clone(group), part)], ..Atomic::default() };
         let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
-        let ack = self.commit(parts, &atomic, &options).wait()?;
-        match ack {
-            PublishAck::Rejected(gapless_core::RejectReason::LeaseLost) => Ok(()),
-            PublishAck::Rejected(reason) => Err(GroupError::Rejected(reason)),
-            _ => Ok(()),
+        let mut publishing = self.commit(parts, &atomic, &options);
+        match Pin::new(&mut publishing).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => Ok(Committing(Some(publishing))),
+            Poll::Ready(Ok(PublishAck::Rejected(reason))) if reason != RejectReason::LeaseLost => {
+                Err(GroupError::Rejected(reason))
+            }
+            Poll::Ready(done) => Ok(done.map(|_| Committing(None))?),
         }
     }
 
@@ -274,7 +291,7 @@ impl Inner {
         group: &Arc<GroupCell>,
         which: &LetterFilter,
         limit: usize,
-    ) -> Result<usize, GroupError> {
+    ) -> Result<(usize, Committing), GroupError> {
         let letters = self.find_letters(group, which, limit)?;
         let mut by_topic: Vec<(Arc<Cell>, RecordsBuilder)> = Vec::new();
         for letter in &letters {
@@ -290,19 +307,20 @@ impl Inner {
                 by_topic.len() - 1
             });
             let pushed = by_topic[at].1.push(&message);
-            pushed.map_err(|_| GroupError::Rejected(gapless_core::RejectReason::InvalidPayload))?;
+            pushed.map_err(|_| GroupError::Rejected(RejectReason::InvalidPayload))?;
         }
         let part = |(cell, records): (Arc<Cell>, RecordsBuilder)| {
             Prepared::new(cell, records.finish(), None)
         };
         if letters.is_empty() {
-            return Ok(0);
+            return Ok((0, Committing(None)));
         }
-        self.end_letters(group, &letters, by_topic.into_iter().map(part).collect())?;
+        let parts = by_topic.into_iter().map(part).collect();
+        let committing = self.end_letters(group, &letters, parts)?;
         let fields =
             [("group", group.name.as_str().into()), ("count", (letters.len() as u64).into())];
         self.emit("group.redriven", &fields);
-        Ok(letters.len())
+        Ok((letters.len(), committing))
     }
 
     /// Ends letters together with what is published instead, and lets their topic forget.
@@ -311,9 +329,9 @@ impl Inner {
         group: &Arc<GroupCell>,
         letters: &[DeadLetter],
         parts: Vec<Prepared>,
-    ) -> Result<(), GroupError> {
+    ) -> Result<Committing, GroupError> {
         let ended = letters.iter().map(|letter| (letter.seq, letter.seq)).collect();
-        self.commit_group(group, parts, GroupPart::LettersEnded(ended))?;
+        let committing = self.commit_group(group, parts, GroupPart::LettersEnded(ended))?;
         if let Some(cell) = self.topics.find(&dead_name(&group.name)) {
             let first = cell.lock().first();
             let ended = group.lock().machine.letters_ended().next_from(first.0);
@@ -324,7 +342,7 @@ impl Inner {
                 self.trim(&cell, Seq(to).next(), gapless_core::GapReason::Purge, now)?;
             }
         }
-        Ok(())
+        Ok(committing)
     }
 
     /// Carries on what was asked for at a rate.
@@ -344,7 +362,7 @@ impl Inner {
             (redriving.which.clone(), count as usize)
         };
         match self.redrive_some(group, &which, count) {
-            Ok(0) => group.lock().redriving = None,
+            Ok((0, _)) => group.lock().redriving = None,
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(group = group.name.as_str(), %error, "a redrive ends");

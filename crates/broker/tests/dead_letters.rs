@@ -184,3 +184,39 @@ fn an_atomic_step_acks_and_publishes_or_does_neither() {
     let again = take(&mut member);
     assert_eq!(again.iter().map(|each| each.messages().count()).sum::<usize>(), 1);
 }
+
+#[test]
+fn a_full_disk_holds_up_burying_and_not_the_keeper() {
+    // However much is written before, at one of them burying is what finds the disk full.
+    for filled in 0..40 {
+        let world = World::new(9);
+        let broker = open(&world);
+        publish(&broker, "t", &Message::new("x".repeat(8 * 1024)));
+        let mut member = join(&broker);
+        let got = take(&mut member);
+        world.fs.set_capacity(Some(world.fs.used_bytes()));
+        for _ in 0..filled {
+            let large = Message::new("x".repeat(8 * 1024));
+            drop(broker.publish(&name("out"), &large, &PublishOptions::default()));
+            broker.flush();
+        }
+        if broker.journal_stats().full {
+            break;
+        }
+        drop(member.terminate(got[0].leases(), "never"));
+        // Who waited for the disk here would wait for ever: the keeper is who makes room.
+        let (broker, member) = within(PATIENCE, move || {
+            (0..5).for_each(|_| broker.turn());
+            (broker, member)
+        });
+        world.fs.set_capacity(None);
+        world.advance(1_000);
+        until("the letter is there", || {
+            broker.turn();
+            broker.dead_letters(&name("g"), Seq(1), 10).is_ok_and(|letters| letters.len() == 1)
+        });
+        drop(member);
+        let broker = world.crash(broker, CrashKind::Power);
+        assert_eq!(broker.dead_letters(&name("g"), Seq(1), 10).unwrap().len(), 1);
+    }
+}
