@@ -55,7 +55,9 @@ pub fn run(seed: u64, options: RunOptions) -> Result<Report, String> {
         Report { seed, hash: world.trace.hash(), lines: world.trace.lines(), counts: world.counts };
     let Err(violation) = result else {
         // Members of groups have a world of their own, of the same seed.
-        return crate::members::run(seed).map(|()| report);
+        let members = crate::members::run(seed, options.print)?;
+        let hash = report.hash.rotate_left(1) ^ members.hash;
+        return Ok(Report { hash, lines: report.lines + members.lines, ..report });
     };
     let recent: Vec<&str> = world.trace.recent().collect();
     let story = format!(

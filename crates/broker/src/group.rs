@@ -16,7 +16,7 @@ use gapless_core::entry::ENTRY_HEADER_BYTES;
 use gapless_core::group::op::{Op, OpWriter, Stop};
 use gapless_core::group::{Effect, Input};
 use gapless_core::{
-    EntryHeader, EntryKind, GapReason, Group, GroupTotals, MemberId, Pattern, Position,
+    Durability, EntryHeader, EntryKind, GapReason, Group, GroupTotals, MemberId, Pattern, Position,
     PubSubError, Timestamp, Token, TopicId, TopicName,
 };
 use gapless_journal::{Append, Ticket};
@@ -172,11 +172,22 @@ impl Inner {
         &self,
         group: &GroupCell,
         state: &mut GroupState,
+        step: (Input<'_>, usize),
+    ) -> Result<Stepped, PubSubError> {
+        let durability = state.machine.settings().durability;
+        self.group_step_as(group, state, step, durability)
+    }
+
+    /// As [`Inner::group_step`]; the ticket tells when its changes are this durable.
+    pub(crate) fn group_step_as(
+        &self,
+        group: &GroupCell,
+        state: &mut GroupState,
         (input, bytes): (Input<'_>, usize),
+        durability: Durability,
     ) -> Result<Stepped, PubSubError> {
         let mut append = self.journal.begin(ENTRY_HEADER_BYTES + bytes).map_err(begin_error)?;
         let mut stepped = self.group_put(group, state, input, &mut append);
-        let durability = state.machine.settings().durability;
         if stepped.position.is_some() {
             stepped.ticket = Some(append.finish(durability, durability));
         }

@@ -203,7 +203,7 @@ impl Broker {
                 return Err(GroupError::Active { group: name.clone(), members });
             }
             let input = (Input::Reset { floor, forgiven }, ADMIN_BYTES_MAX);
-            let stepped = inner.group_step(&group, &mut state, input)?;
+            let stepped = inner.group_step_as(&group, &mut state, input, Durability::Flushed)?;
             state.voided += 1;
             inner.leave_source(&mut state);
             state.ahead.clear();
@@ -212,7 +212,6 @@ impl Broker {
         };
         group.wake_all();
         confirmed(ticket)?;
-        inner.journal.flush();
         inner.emit("group.reset", &[("group", name.as_str().into()), ("floor", floor.0.into())]);
         Ok(inner.group_info(&group))
     }
@@ -273,15 +272,14 @@ impl Inner {
             if state.deleted {
                 return Err(GroupError::Unknown(group.name.clone()));
             }
-            let stepped = self.group_step(group, &mut state, (input, ADMIN_BYTES_MAX))?;
+            // Whatever the group's own durability is: a person was told.
+            let step = (input, ADMIN_BYTES_MAX);
+            let stepped = self.group_step_as(group, &mut state, step, Durability::Flushed)?;
             wake_members(&mut state);
             stepped.ticket
         };
         group.wake_all();
-        confirmed(ticket)?;
-        // The group's own durability may be less.
-        self.journal.flush();
-        Ok(())
+        Ok(confirmed(ticket)?)
     }
 
     /// After which position a group begins, and up to where gaps are none of its business.

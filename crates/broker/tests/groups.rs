@@ -459,3 +459,19 @@ fn who_stops_waiting_leaves_the_wake_to_the_next() {
     assert!(woken.0.load(Ordering::SeqCst) > before, "the other is woken");
     assert_eq!(texts_of(&take(&mut second)), ["1"]);
 }
+
+/// Found by the simulator, among members over a faulty disk: seeds 95 and 205.
+#[test]
+fn a_pause_that_was_told_is_flushed_though_acks_need_not_be() {
+    let world = World::new(21);
+    let broker = world.open();
+    broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
+    let durability = gapless_core::Durability::Written;
+    let written = GroupSettings { durability, ..settings("t", Mode::Shared) };
+    broker.create_group(&name("g"), written).unwrap();
+    world.fs.fail_sync(1, std::io::ErrorKind::Other, gapless_journal::faulty::Times::Once);
+    let paused = broker.pause_group(&name("g"));
+    let broker = world.crash(broker, CrashKind::Power);
+    let is_paused = broker.describe_group(&name("g")).unwrap().state == GroupDoing::Paused;
+    assert!(is_paused || paused.is_err(), "it was told that it is paused, and it is not");
+}
