@@ -75,6 +75,19 @@ impl Publishing {
         done.map(|done| done.map(|()| std::mem::take(&mut self.acks)))
     }
 
+    /// Whether it waits for a flush.
+    pub fn needs_flush(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::needs_flush)
+    }
+
+    /// Makes it durable in this thread, unless somebody else is at it: faster than awaiting it
+    /// for one who has nothing else to do, but it blocks.
+    pub fn lead(&self) {
+        if let Some(ticket) = &self.ticket {
+            ticket.lead();
+        }
+    }
+
     /// Blocks until the ack is there. Flushes in this thread if nobody else does.
     ///
     /// # Errors

@@ -185,6 +185,11 @@ impl Gather {
         }
     }
 
+    /// What the open frame must reach before it is seen.
+    pub(crate) fn required(&self) -> Durability {
+        self.required
+    }
+
     pub(crate) fn require(&mut self, durability: Durability) {
         self.required = self.required.max(durability);
     }

@@ -38,6 +38,10 @@ use crate::topic_reader::read_topic;
 /// An append, of at most [`ENTRY_BYTES_MAX`], cannot take as many as are left of a jump.
 const GIVEN_POSITIONS_MAX: u64 = JUMP_POSITIONS / 4 * 3;
 
+/// What somebody who does not block may still write itself, in bytes: it goes to the page
+/// cache in less time than a wake-up takes.
+const WRITTEN_HERE_BYTES_MAX: usize = 64 * 1024;
+
 /// Reads a clock that never goes back, for measuring. Handed in, as all clocks are.
 pub type Monotonic = Arc<dyn Fn() -> Duration + Send + Sync>;
 
@@ -192,9 +196,10 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// Tells when an append is durable. Awaiting it asks the flusher's thread for a turn;
-/// [`Ticket::wait`] blocks and flushes itself if nobody else does, which is faster for one
-/// publisher alone; dropping it lets the flusher's thread do it in its own time.
+/// Tells when an append is durable. Awaiting it asks the flusher's thread for a turn, but
+/// writes itself what is little and needs no flush; [`Ticket::wait`] blocks and flushes itself
+/// if nobody else does, which is faster for one publisher alone, and [`Ticket::lead`] does so
+/// for those who may block a moment; dropping it lets the flusher's thread do it in its own time.
 ///
 /// It does not keep the journal open, and still tells what was reached when that is gone.
 pub struct Ticket {
@@ -215,6 +220,31 @@ impl Ticket {
         let turn = || self.inner.upgrade().map_or(Turn::Done, |inner| inner.turn());
         self.marks.wait(self.lsn, self.wanted, turn)
     }
+
+    /// Whether a flush is still to come.
+    pub fn needs_flush(&self) -> bool {
+        self.wanted == Durability::Flushed && self.marks.reached(self.lsn) < self.wanted
+    }
+
+    /// Writes and flushes in this thread, unless somebody else is at it: that saves two
+    /// wake-ups, and blocks for as long as it takes.
+    pub fn lead(&self) {
+        if let Some(inner) = self.inner.upgrade() {
+            inner.marks.try_turn(|| inner.turn());
+        }
+    }
+
+    /// Writes in this thread if that is only a small copy.
+    fn write_little(&self) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        let gather = lock(&inner.gather);
+        let little = gather.waiting_bytes() <= WRITTEN_HERE_BYTES_MAX;
+        let quick = little && gather.required() < Durability::Flushed;
+        drop(gather);
+        if quick && !inner.full.load(Ordering::Acquire) {
+            inner.marks.try_turn(|| inner.turn());
+        }
+    }
 }
 
 impl Future for Ticket {
@@ -222,6 +252,9 @@ impl Future for Ticket {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let again = std::mem::replace(&mut self.asked, true);
+        if !again && self.wanted == Durability::Written {
+            self.write_little();
+        }
         match self.marks.poll((self.lsn, self.wanted), context.waker(), again) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,

@@ -42,6 +42,9 @@ pub(crate) struct Marks {
 #[derive(Debug, Default)]
 struct Waiting {
     leading: bool,
+    /// How many are blocked: while nobody is, nobody is notified, which would cost a call of
+    /// the system each time.
+    blocked: usize,
     kicked: bool,
     failure: Option<Failure>,
     wakers: Vec<(Lsn, Durability, Waker)>,
@@ -101,8 +104,11 @@ impl Marks {
             }
             !over
         });
+        let blocked = waiting.blocked > 0;
         drop(waiting);
-        self.turns.notify_all();
+        if blocked {
+            self.turns.notify_all();
+        }
         woken.into_iter().for_each(Waker::wake);
     }
 
@@ -170,20 +176,35 @@ impl Marks {
                 return Err(failure.clone());
             }
             if waiting.leading {
-                waiting = self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                waiting = self.block(waiting);
                 continue;
             }
             waiting = self.lead(waiting, &turn, FULL_RETRY).0;
         }
     }
 
+    fn block<'a>(&self, mut waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
+        waiting.blocked += 1;
+        let mut waiting = self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        waiting.blocked -= 1;
+        waiting
+    }
+
     /// Takes one turn as the leader, if nobody leads, else waits until that one is done.
     pub(crate) fn take_turn(&self, turn: impl Fn() -> Turn) {
         let mut waiting = lock(&self.waiting);
         while waiting.leading {
-            waiting = self.turns.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting = self.block(waiting);
         }
         drop(self.lead(waiting, &turn, Duration::ZERO));
+    }
+
+    /// Takes one turn as the leader, if nobody leads.
+    pub(crate) fn try_turn(&self, turn: impl Fn() -> Turn) {
+        let waiting = lock(&self.waiting);
+        if !waiting.leading {
+            drop(self.lead(waiting, &turn, Duration::ZERO));
+        }
     }
 
     /// The life of the flusher's thread: a turn whenever somebody asked for one, and while
@@ -261,7 +282,9 @@ impl Drop for Leader<'_> {
         }
         let mut waiting = lock(&self.0.waiting);
         waiting.leading = false;
-        self.0.turns.notify_all();
+        if waiting.blocked > 0 {
+            self.0.turns.notify_all();
+        }
         if waiting.kicked {
             self.0.kicks.notify_one();
         }

@@ -48,19 +48,31 @@ fn ack_waits_for_flush() {
 }
 
 #[test]
-fn ack_of_a_written_append_waits_for_the_write_only() {
+fn a_little_that_is_to_be_written_only_is_written_by_who_asks_first() {
     let fs = FaultyFs::new(1);
     let store = open(&fs);
     store.fill(1, 1, 10);
-    let (mut ticket, _) = store.append(&one(1, 10), WRITTEN, WRITTEN).unwrap();
-    assert_eq!(ready(&mut ticket), None);
+    let (ticket, _) = store.append(&one(1, 10), WRITTEN, WRITTEN).unwrap();
     let syncs = fs.syncs();
-    store.journal.turn();
+    assert_eq!(ready(ticket), Some(Ok(WRITTEN)));
     assert_eq!(fs.syncs(), syncs, "nobody asked for a flush");
-    assert_eq!(ready(&mut ticket), Some(Ok(WRITTEN)));
     store.journal.flush();
     let (ticket, _) = store.append(&[], FLUSHED, FLUSHED).unwrap();
     assert_eq!(ready(ticket), Some(Ok(FLUSHED)), "nothing is left to flush");
+}
+
+#[test]
+fn ack_of_a_written_append_waits_for_much_and_for_the_flush_of_others() {
+    let store = open(&FaultyFs::new(1));
+    let (mut much, _) = store.append(&one(1, 100_000), WRITTEN, WRITTEN).unwrap();
+    assert_eq!(ready(&mut much), None);
+    store.journal.turn();
+    assert_eq!(ready(&mut much), Some(Ok(WRITTEN)));
+    let (mut flushed, _) = store.append(&one(1, 10), FLUSHED, FLUSHED).unwrap();
+    let (mut written, _) = store.append(&one(1, 10), WRITTEN, WRITTEN).unwrap();
+    assert_eq!((ready(&mut written), ready(&mut flushed)), (None, None));
+    written.lead();
+    assert_eq!((ready(&mut written), ready(&mut flushed)), (Some(Ok(FLUSHED)), Some(Ok(FLUSHED))));
 }
 
 #[test]
