@@ -153,6 +153,12 @@ impl Broker {
             drop(state);
             lock(&cell.trims).push(cell.id);
         }
+        // What was being driven again goes on.
+        for group in groups.all() {
+            if group.lock().machine.redrive().is_some() {
+                groups.note(now, group.id);
+            }
+        }
         let inner = Arc::new_cyclic(|me| Inner {
             me: Weak::clone(me),
             journal,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use gapless_core::group::Dying;
+use gapless_core::group::{Dying, Input, Redrive};
 use gapless_core::time::whole_ms;
 use gapless_core::{
     DeadLetter, LetterFilter, Message, PubSubError, PublishAck, PublishOptions, RecordsBuilder,
@@ -32,6 +32,11 @@ const AT_ONCE: usize = 128;
 /// Letters that one call gives back.
 pub const LETTERS_MAX: usize = 10_000;
 
+/// When a redrive goes on that could not.
+const REDRIVE_AGAIN: Duration = Duration::from_secs(1);
+/// Bytes of the change that ends a redrive, at most.
+const REDRIVE_BYTES: usize = 16;
+
 const TOPIC: &str = "$origin-topic";
 const SEQ: &str = "$origin-seq";
 const ATTEMPTS: &str = "$attempts";
@@ -51,12 +56,21 @@ pub struct Redriven {
     pub goes_on: bool,
 }
 
-/// A redrive that the keeper carries on.
+/// How far the keeper is with a redrive; what it is for is known to the group.
+#[derive(Default)]
 pub(crate) struct Redriving {
-    which: LetterFilter,
-    /// Letters per second.
-    rate: u32,
+    /// When it goes on.
     next: Timestamp,
+    /// No letter before this one is meant any more.
+    from: Seq,
+}
+
+/// Letters that are on their way back.
+struct Moved {
+    count: usize,
+    /// The last of them.
+    last: Seq,
+    committing: Committing,
 }
 
 /// A change that counts already, and is on its way to the disk.
@@ -119,7 +133,8 @@ impl Broker {
 
     /// Puts dead letters back into the topics they came from, each in one append with its
     /// end as a letter. Without a rate at once; with one (letters per second) in the
-    /// background, until none is left that matches; asked again, the new wish counts.
+    /// background, over restarts too, until none is left that was there and matches. Asked
+    /// again, the new wish counts; a rate of zero ends the one before.
     ///
     /// # Errors
     /// Says at what it ended; what was moved before is moved.
@@ -137,18 +152,18 @@ impl Broker {
             let last = letters.map(|cell| cell.lock().next().prev()).unwrap_or_default();
             let to = Some(which.to.map_or(last, |to| to.min(last)));
             let which = LetterFilter { to, ..which.clone() };
-            let next = inner.clock.now();
-            group.lock().redriving = Some(Redriving { which, rate: rate.max(1), next });
-            inner.groups.note(next, group.id);
-            inner.keeper.wake();
-            return Ok(Redriven { moved: 0, goes_on: true });
+            let redrive = (rate > 0).then_some(Redrive { which, rate });
+            group.lock().redriving = Redriving::default();
+            inner.change_group(&group, Input::Redrive(redrive))?;
+            inner.note_now(&group);
+            return Ok(Redriven { moved: 0, goes_on: rate > 0 });
         }
         let mut moved = 0;
         loop {
-            let (count, committing) = inner.redrive_some(&group, which, AT_ONCE)?;
-            committing.wait()?;
-            moved += count as u64;
-            if count < AT_ONCE {
+            let some = inner.redrive_some(&group, which, AT_ONCE)?;
+            some.committing.wait()?;
+            moved += some.count as u64;
+            if some.count < AT_ONCE {
                 return Ok(Redriven { moved, goes_on: false });
             }
         }
@@ -291,7 +306,7 @@ impl Inner {
         group: &Arc<GroupCell>,
         which: &LetterFilter,
         limit: usize,
-    ) -> Result<(usize, Committing), GroupError> {
+    ) -> Result<Moved, GroupError> {
         let letters = self.find_letters(group, which, limit)?;
         let mut by_topic: Vec<(Arc<Cell>, RecordsBuilder)> = Vec::new();
         for letter in &letters {
@@ -313,14 +328,15 @@ impl Inner {
             Prepared::new(cell, records.finish(), None)
         };
         if letters.is_empty() {
-            return Ok((0, Committing(None)));
+            return Ok(Moved { count: 0, last: Seq(0), committing: Committing(None) });
         }
         let parts = by_topic.into_iter().map(part).collect();
         let committing = self.end_letters(group, &letters, parts)?;
         let fields =
             [("group", group.name.as_str().into()), ("count", (letters.len() as u64).into())];
         self.emit("group.redriven", &fields);
-        Ok((letters.len(), committing))
+        let last = letters.last().map(|letter| letter.seq).unwrap_or_default();
+        Ok(Moved { count: letters.len(), last, committing })
     }
 
     /// Ends letters together with what is published instead, and lets their topic forget.
@@ -349,25 +365,44 @@ impl Inner {
     pub(crate) fn redrive_due(&self, group: &Arc<GroupCell>, now: Timestamp) {
         let (which, count) = {
             let mut state = group.lock();
-            let Some(redriving) = &mut state.redriving else { return };
+            let Some(Redrive { which, rate }) = state.machine.redrive().cloned() else { return };
+            let redriving = &mut state.redriving;
             if redriving.next > now {
                 self.groups.note(redriving.next, group.id);
                 return;
             }
             // As many as a tenth of a second allows, so that a rate is smooth.
-            let count = (redriving.rate / 10).max(1);
-            let pause = Duration::from_secs(u64::from(count)) / redriving.rate;
+            let count = (rate / 10).clamp(1, AT_ONCE as u32);
+            let pause = Duration::from_secs(u64::from(count)) / rate;
             redriving.next = now.after(pause);
             self.groups.note(redriving.next, group.id);
-            (redriving.which.clone(), count as usize)
+            let from = which.from.max(Some(redriving.from));
+            (LetterFilter { from, ..which }, count as usize)
         };
-        match self.redrive_some(group, &which, count) {
-            Ok((0, _)) => group.lock().redriving = None,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(group = group.name.as_str(), %error, "a redrive ends");
-                group.lock().redriving = None;
+        let done = self.redrive_some(group, &which, count);
+        let mut state = group.lock();
+        let why = match done {
+            Ok(Moved { count: 0, .. }) => None,
+            Ok(moved) => {
+                state.redriving.from = moved.last.next();
+                return;
             }
+            // What the world may mend is tried again.
+            Err(
+                error @ (GroupError::System(_)
+                | GroupError::Read(_)
+                | GroupError::Rejected(RejectReason::QueueFull)),
+            ) => {
+                tracing::warn!(group = group.name.as_str(), %error, "a redrive must wait");
+                state.redriving.next = now.after(REDRIVE_AGAIN);
+                return;
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if self.group_step(group, &mut state, (Input::Redrive(None), REDRIVE_BYTES)).is_ok() {
+            drop(state);
+            let fields = [("group", group.name.as_str().into()), ("why", why.as_deref().into())];
+            self.emit("group.redrive-ended", &fields);
         }
     }
 }

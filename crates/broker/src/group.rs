@@ -53,7 +53,7 @@ pub(crate) struct GroupState {
     pub(crate) source: Option<Source>,
     pub(crate) ahead: ReadAhead,
     pub(crate) totals: GroupTotals,
-    pub(crate) redriving: Option<Redriving>,
+    pub(crate) redriving: Redriving,
     pub(crate) deleted: bool,
     /// Counts times when leases ended by themselves.
     pub(crate) voided: u64,
@@ -104,7 +104,7 @@ impl GroupCell {
             source: None,
             ahead: ReadAhead::default(),
             totals: GroupTotals::default(),
-            redriving: None,
+            redriving: Redriving::default(),
             deleted: false,
             voided: 0,
             noted: Timestamp::NEVER,
@@ -308,7 +308,7 @@ impl Inner {
     }
 
     /// Asks the keeper to look at a group in its next turn, and for that turn.
-    fn note_now(&self, group: &GroupCell) {
+    pub(crate) fn note_now(&self, group: &GroupCell) {
         self.groups.note(self.clock.now(), group.id);
         self.keeper.wake();
     }

@@ -266,14 +266,22 @@ impl Inner {
     }
 
     /// Makes a change that is flushed before anybody is told.
-    fn change_group(&self, group: &Arc<GroupCell>, input: Input<'_>) -> Result<(), GroupError> {
+    pub(crate) fn change_group(
+        &self,
+        group: &Arc<GroupCell>,
+        input: Input<'_>,
+    ) -> Result<(), GroupError> {
         let ticket = {
             let mut state = group.lock();
             if state.deleted {
                 return Err(GroupError::Unknown(group.name.clone()));
             }
             // Whatever the group's own durability is: a person was told.
-            let step = (input, ADMIN_BYTES_MAX);
+            let wish = match &input {
+                Input::Redrive(Some(redrive)) => redrive.which.bytes(),
+                _ => 0,
+            };
+            let step = (input, ADMIN_BYTES_MAX + wish);
             let stepped = self.group_step_as(group, &mut state, step, Durability::Flushed)?;
             wake_members(&mut state);
             stepped.ticket

@@ -49,7 +49,7 @@ pub struct GroupInfo {
     pub totals: GroupTotals,
     /// Its members.
     pub members: Vec<MemberInfo>,
-    /// How many dead letters are still to be driven again by a redrive in the background.
+    /// Whether dead letters are being driven again in the background.
     pub redriving: bool,
     /// Why it does not move, or that it does.
     pub why: String,
@@ -206,7 +206,7 @@ fn describe(group: &GroupCell, state: &GroupState) -> GroupInfo {
         dead_letters: 0,
         totals: state.totals,
         members: members.collect(),
-        redriving: state.redriving.is_some(),
+        redriving: machine.redrive().is_some(),
         why: String::new(),
     }
 }

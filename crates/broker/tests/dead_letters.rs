@@ -220,3 +220,84 @@ fn a_full_disk_holds_up_burying_and_not_the_keeper() {
         assert_eq!(broker.dead_letters(&name("g"), Seq(1), 10).unwrap().len(), 1);
     }
 }
+
+/// Buries this many messages.
+fn bury(broker: &Broker, count: u64) {
+    texts(broker, "t", 1..=count);
+    let mut member = join(broker);
+    fail_all(broker, &mut member, "no");
+    member.leave();
+    broker.turn();
+    assert_eq!(broker.describe_group(&name("g")).unwrap().dead_letters, count);
+}
+
+/// The bodies of all messages of `t` from this seq on, in order of their numbers.
+fn redriven(broker: &Broker, from: u64) -> Vec<String> {
+    let next = broker.describe_topic(&name("t")).unwrap().next.0;
+    let read = |seq| broker.read(&name("t"), Seq(seq)).unwrap().unwrap();
+    let mut all: Vec<String> = (from..next).map(|seq| body(&read(seq).message)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_redrive_at_a_rate_goes_on_after_every_kind_of_end() {
+    // The disk dies at every write there is, and each time everybody is driven again once.
+    for nth in 1..35 {
+        for kind in [CrashKind::Process, CrashKind::Power] {
+            let world = World::new(nth);
+            let mut broker = open(&world);
+            bury(&broker, 9);
+            let redriving = broker.redrive(&name("g"), &LetterFilter::all(), Some(10)).unwrap();
+            assert_eq!((redriving.moved, redriving.goes_on), (0, true));
+            world.fs.crash_after_writes(nth);
+            for _ in 0..12 {
+                broker.turn();
+                world.advance(100);
+            }
+            broker = world.crash(broker, kind);
+            assert!(broker.describe_group(&name("g")).unwrap().redriving || nth > 9);
+            until("it is over", || {
+                broker.turn();
+                world.advance(100);
+                !broker.describe_group(&name("g")).unwrap().redriving
+            });
+            let mut expected: Vec<String> = (1..=9).map(|each| format!("body-{each}")).collect();
+            expected.sort();
+            assert_eq!(redriven(&broker, 10), expected, "write {nth}, {kind:?}");
+            assert_eq!(broker.describe_group(&name("g")).unwrap().dead_letters, 0);
+            let broker = world.close(broker);
+            assert!(!broker.describe_group(&name("g")).unwrap().redriving, "its end is known too");
+        }
+    }
+}
+
+#[test]
+fn a_redrive_keeps_its_wish_over_a_checkpoint_and_can_be_ended() {
+    let world = World::new(31);
+    let broker = open(&world);
+    bury(&broker, 4);
+    let which = LetterFilter { from: Some(Seq(2)), to: Some(Seq(9)), ..LetterFilter::all() };
+    broker.redrive(&name("g"), &which, Some(1)).unwrap();
+    broker.seal().unwrap();
+    let broker = world.close(broker);
+    assert!(broker.describe_group(&name("g")).unwrap().redriving);
+    broker.turn();
+    broker.turn();
+    assert_eq!(redriven(&broker, 5), ["body-2"], "one per second");
+    // Those that died later are not meant.
+    let mut member = join(&broker);
+    fail_all(&broker, &mut member, "again");
+    drop(member);
+    world.advance(1_000);
+    broker.turn();
+    broker.turn();
+    assert_eq!(redriven(&broker, 6), ["body-3"]);
+    let ended = broker.redrive(&name("g"), &LetterFilter::all(), Some(0)).unwrap();
+    assert_eq!((ended.moved, ended.goes_on), (0, false));
+    let broker = world.crash(broker, CrashKind::Power);
+    assert!(!broker.describe_group(&name("g")).unwrap().redriving);
+    world.advance(10_000);
+    (0..5).for_each(|_| broker.turn());
+    assert_eq!(redriven(&broker, 6), ["body-3"], "it ended");
+}

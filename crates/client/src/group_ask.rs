@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Puts dead letters back into the topics they came from: at once, or so many per second
-    /// in the background.
+    /// in the background, over restarts too; a rate of zero ends that.
     ///
     /// # Errors
     /// See [`AskError`].

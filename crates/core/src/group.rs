@@ -26,6 +26,7 @@ mod settings;
 mod tests;
 mod totals;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::num::NonZeroU128;
@@ -39,7 +40,7 @@ use ahead::Ahead;
 use op::{Failure, Op, Stop};
 use open::{Open, Run, State};
 
-pub use letter::{DeadLetter, LetterFilter};
+pub use letter::{DeadLetter, LetterFilter, Redrive};
 pub use open::Counts;
 pub use settings::{
     GroupSettings, GroupSettingsError, GroupStart, LEASE_MAX, LEASE_MIN, Mode, OPEN_MAX, OnGap,
@@ -234,6 +235,8 @@ pub enum Input<'a> {
         /// The last.
         last: Seq,
     },
+    /// Dead letters are to be driven again little by little, or none any more.
+    Redrive(Option<Redrive>),
     /// Time went on.
     Tick,
 }
@@ -321,6 +324,7 @@ pub struct Group {
     stopped: Option<Stop>,
     forgiven: Position,
     letters_ended: Ranges,
+    redrive: Option<Box<Redrive>>,
 }
 
 impl Group {
@@ -339,6 +343,7 @@ impl Group {
             stopped: None,
             forgiven,
             letters_ended: Ranges::new(),
+            redrive: None,
         }
     }
 
@@ -395,6 +400,11 @@ impl Group {
     /// The seqs of dead letters that were driven again or removed.
     pub fn letters_ended(&self) -> &Ranges {
         &self.letters_ended
+    }
+
+    /// The dead letters that are being driven again.
+    pub fn redrive(&self) -> Option<&Redrive> {
+        self.redrive.as_deref()
     }
 
     /// Its members.
@@ -592,6 +602,13 @@ impl Group {
                 self.letters_ended.insert(first.0, last.0);
                 effects.push(Effect::Record(Op::LettersEnded { first, last }));
             }
+            Input::Redrive(redrive) => {
+                let redrive = redrive.map(Box::new);
+                if self.redrive != redrive {
+                    self.redrive.clone_from(&redrive);
+                    effects.push(Effect::Record(Op::Redrive(redrive)));
+                }
+            }
             Input::Tick => self.tick(now, effects),
         }
     }
@@ -651,6 +668,7 @@ impl Group {
             Op::Reset { floor, forgiven } => self.restart(floor, forgiven),
             Op::Stopped(stop) => self.stopped = Some(stop),
             Op::LettersEnded { first, last } => self.letters_ended.insert(first.0, last.0),
+            Op::Redrive(redrive) => self.redrive = redrive,
         }
     }
 
@@ -692,6 +710,9 @@ impl Group {
         }
         for (first, last) in self.letters_ended.iter() {
             put(Op::LettersEnded { first: Seq(first), last: Seq(last) });
+        }
+        if self.redrive.is_some() {
+            put(Op::Redrive(self.redrive.clone()));
         }
     }
 

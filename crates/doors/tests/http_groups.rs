@@ -198,6 +198,7 @@ fn dead_letters_are_driven_again_by_filter_and_rate_and_removed() {
     assert_eq!(redrive("topic=other.*"), json!({ "moved": 0, "goes_on": false }));
     let again = fetch(&server, "member=m&wait_ms=30000&max=2");
     assert_eq!(texts(&again), ["a", "b"]);
+    assert_eq!(redrive("rate=0"), json!({ "moved": 0, "goes_on": false }), "none to end");
     assert_eq!(redrive("rate=1000&key=c"), json!({ "moved": 0, "goes_on": true }));
     assert_eq!(texts(&fetch(&server, "member=m&wait_ms=30000")), ["c"]);
 
@@ -481,7 +482,7 @@ fn what_makes_no_sense_is_a_problem() {
     server.post("/v1/groups/none/fetch", "").problem(404, "UnknownGroup");
     posted("/v1/groups/work/commit", json!({ "member": "no", "position": 1 }))
         .problem(404, "UnknownMember");
-    let rate = "/v1/groups/work/dead-letters/redrive?rate=0";
+    let rate = "/v1/groups/work/dead-letters/redrive?rate=-1";
     server.post(rate, "").problem(400, "BadRequest");
     server.get("/v1/groups/none/dead-letters").problem(404, "UnknownGroup");
 }

@@ -45,6 +45,15 @@ pub struct LetterFilter {
     pub key: Option<Bytes>,
 }
 
+/// Dead letters that are driven again little by little.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redrive {
+    /// Which.
+    pub which: LetterFilter,
+    /// How many per second, at least one.
+    pub rate: u32,
+}
+
 impl LetterFilter {
     /// All of them.
     pub fn all() -> Self {
@@ -54,6 +63,13 @@ impl LetterFilter {
     /// This one.
     pub fn one(seq: Seq) -> Self {
         Self { from: Some(seq), to: Some(seq), ..Self::default() }
+    }
+
+    /// How many bytes its texts have.
+    pub fn bytes(&self) -> usize {
+        let topic = self.topic.as_ref().map_or(0, |topic| topic.as_str().len());
+        let error = self.error.as_ref().map_or(0, String::len);
+        topic + error + self.key.as_ref().map_or(0, Bytes::len)
     }
 
     /// Whether it means this one.

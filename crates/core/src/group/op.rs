@@ -9,11 +9,15 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
+
+use super::letter::{LetterFilter, Redrive};
 use super::settings::GroupSettings;
 use crate::batch::{put_varint, take_bytes, take_varint};
 use crate::gap::GapReason;
 use crate::id::{Position, Seq};
 use crate::name::TopicName;
+use crate::pattern::Pattern;
 use crate::time::Timestamp;
 
 /// Most bytes of an error that is kept; what is longer is cut.
@@ -76,6 +80,8 @@ pub enum Op {
         /// The last.
         last: Seq,
     },
+    /// Dead letters are driven again little by little; none any more.
+    Redrive(Option<Box<Redrive>>),
 }
 
 /// How often a message failed, and what is to come.
@@ -119,6 +125,7 @@ mod tag {
     pub(super) const RESET: u8 = 8;
     pub(super) const STOPPED: u8 = 9;
     pub(super) const LETTERS_ENDED: u8 = 10;
+    pub(super) const REDRIVE: u8 = 11;
 }
 
 /// Cuts a text to what is kept of an error.
@@ -201,7 +208,26 @@ impl OpWriter {
                 self.number(first.0);
                 self.number(last.0 - first.0);
             }
+            Op::Redrive(redrive) => {
+                self.out.push(tag::REDRIVE);
+                self.redrive(redrive.as_deref());
+            }
         }
+    }
+
+    /// The rate, zero for none; then of which letters.
+    fn redrive(&mut self, redrive: Option<&Redrive>) {
+        let Some(Redrive { which, rate }) = redrive else { return self.number(0) };
+        self.number(u64::from(*rate));
+        // Zero stands for none, by one more for what may be zero.
+        self.number(which.from.map_or(0, |seq| seq.0));
+        self.number(which.to.map_or(0, |seq| seq.0.saturating_add(1)));
+        self.text(which.topic.as_ref().map_or("", Pattern::as_str));
+        self.text(which.error.as_deref().unwrap_or_default());
+        self.out.push(u8::from(which.key.is_some()));
+        let key = which.key.as_deref().unwrap_or_default();
+        self.number(key.len() as u64);
+        self.out.extend_from_slice(key);
     }
 
     fn number(&mut self, number: u64) {
@@ -302,6 +328,24 @@ impl<'a> OpReader<'a> {
         Some(Failure { attempts, dead: flags & 1 == 1, due, first_at, error })
     }
 
+    fn redrive(&mut self) -> Option<Option<Box<Redrive>>> {
+        let rate = u32::try_from(self.number()?).ok()?;
+        if rate == 0 {
+            return Some(None);
+        }
+        let from = Some(self.number()?).filter(|from| *from != 0).map(Seq);
+        let to = self.number()?.checked_sub(1).map(Seq);
+        let topic = match self.text()? {
+            "" => None,
+            text => Some(Pattern::parse(text).ok()?),
+        };
+        let error = Some(self.text()?).filter(|text| !text.is_empty()).map(String::from);
+        let has_key = self.byte()? == 1;
+        let key = Some(self.part()?).filter(|_| has_key).map(Bytes::copy_from_slice);
+        let which = LetterFilter { from, to, topic, error, key };
+        Some(Some(Box::new(Redrive { which, rate })))
+    }
+
     fn stop(&mut self) -> Option<Stop> {
         let topic = self.text()?;
         let topic = if topic.is_empty() { None } else { Some(TopicName::parse(topic).ok()?) };
@@ -342,6 +386,7 @@ impl<'a> OpReader<'a> {
                 let last = first.checked_add(self.number()?)?;
                 Op::LettersEnded { first: Seq(first), last: Seq(last) }
             }
+            tag::REDRIVE => Op::Redrive(self.redrive()?),
             _ => return None,
         })
     }

@@ -30,6 +30,7 @@ Examples:
   gapless dlq redrive billing --all
   gapless dlq redrive billing --topic 'orders.*' --error timeout
   gapless dlq redrive billing --all --rate 10        ten per second, in the background
+  gapless dlq redrive billing --all --rate 0         no more of them
 
 It goes back to the topic it came from, as a new message, in one step with its end as a letter.";
 
@@ -78,8 +79,8 @@ enum DlqCommand {
         group: TopicName,
         #[command(flatten)]
         which: WhichLetters,
-        /// How many per second, in the background
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        /// How many per second, in the background, over restarts too; 0 ends that
+        #[arg(long)]
         rate: Option<u32>,
     },
     /// Remove dead letters, for ever
@@ -147,7 +148,12 @@ pub(crate) fn run(options: DlqOptions, global: &Global, out: &mut Output) -> Don
                 let moved = or_failure(client, &group, moved).await?;
                 let value = json!({ "redriven": moved.count, "goes_on": moved.goes_on });
                 let text = if moved.goes_on {
-                    format!("they are driven again; gapless group show {group} tells how far it is")
+                    format!(
+                        "they are driven again, over restarts too; gapless group show {group} tells \
+                         how many are left"
+                    )
+                } else if rate == Some(0) {
+                    "none is driven again in the background any more".to_owned()
                 } else {
                     format!("{} driven again", human_number(moved.count))
                 };

@@ -95,6 +95,8 @@ fn dead_letters_are_listed_shown_driven_again_and_removed() {
     server.run(&["dlq", "show", "billing", "9"]).exits(6).says("no dead letter 9");
     server.run(&["dlq", "redrive", "billing"]).exits(2);
     server.run(&["dlq", "redrive", "billing", "--error", "nothing like it"]).ok().shows("0 driven");
+    let ended = ["dlq", "redrive", "billing", "--all", "--rate", "0"];
+    server.run(&ended).ok().shows("none is driven again");
     server.run(&["dlq", "redrive", "billing", "1"]).ok().shows("1 driven again");
     server
         .run(&["sub", "--group", "billing", "--raw", "--count", "1", "-q"])

@@ -478,7 +478,8 @@ pub struct LetterRedrive {
     pub group: TopicName,
     /// Which letters.
     pub filter: LetterFilter,
-    /// How many per second, in the background; at once if it does not say.
+    /// How many per second, in the background, where zero ends the redrive that is under way;
+    /// at once if it does not say.
     pub rate: Option<u32>,
 }
 
@@ -502,7 +503,6 @@ impl Fields for LetterRedrive {
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        ensure(self.rate != Some(0), "rate")?;
         check_filter(&self.filter)
     }
 }

@@ -89,6 +89,14 @@ fn changes_read_back_and_rubbish_is_refused() {
         through: Position(99),
         reason: crate::GapReason::Retention,
     };
+    let which = LetterFilter {
+        from: Some(Seq(3)),
+        to: Some(Seq(0)),
+        topic: Some(crate::Pattern::parse("a.*").unwrap()),
+        error: Some("timeout".into()),
+        key: Some(bytes::Bytes::new()),
+    };
+    let redrive = Redrive { which, rate: 10 };
     let (first, last) = (Position(u64::MAX - 5), Position(u64::MAX));
     let ops = [
         Op::Created {
@@ -106,6 +114,9 @@ fn changes_read_back_and_rubbish_is_refused() {
         Op::Reset { floor: Position(0), forgiven: Position(1) },
         Op::Stopped(stop),
         Op::LettersEnded { first: Seq(1), last: Seq(9) },
+        Op::Redrive(Some(Box::new(redrive))),
+        Op::Redrive(Some(Box::new(Redrive { which: LetterFilter::all(), rate: 1 }))),
+        Op::Redrive(None),
         Op::Deleted,
     ];
     let mut writer = op::OpWriter::default();
@@ -140,6 +151,15 @@ fn changes_are_the_bytes_that_the_format_says() {
         failed(10, 5, true),
         Op::Stopped(stop),
         Op::LettersEnded { first: Seq(3), last: Seq(4) },
+        Op::Redrive(Some(Box::new(Redrive {
+            which: LetterFilter {
+                to: Some(Seq(7)),
+                error: Some("no".into()),
+                ..Default::default()
+            },
+            rate: 10,
+        }))),
+        Op::Redrive(None),
         Op::Paused,
     ];
     let mut writer = op::OpWriter::default();

@@ -78,9 +78,6 @@ pub(super) async fn redrive(
     let which = filter(&mut params)?;
     let rate = params.parsed::<u32>("rate")?;
     params.finish()?;
-    if rate == Some(0) {
-        return Err(Problem::bad_request("`rate` is letters per second, at least 1"));
-    }
     let broker = shared.broker.clone();
     let done = blocking(move || broker.redrive(&group, &which, rate)).await??;
     Ok(JsonAnswer(json!({ "moved": done.moved, "goes_on": done.goes_on })))
