@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::{
-    Durability, Message, Pattern, PublishOptions, RecordsBuilder, Storage, TopicName, TopicSettings,
+    Durability, Message, Pattern, PublishOptions, RecordsBuilder, TopicName, TopicSettings,
 };
 use gapless_protocol::{
     Credit, Decoder, FRAME_HEAD_BYTES, Features, FrameLimit, Hello, Ids, Kind, Ping, Publish,
@@ -59,7 +59,9 @@ impl System for Native {
         store: Store,
         number: usize,
     ) -> Result<Option<Vec<u8>>> {
-        let create = TopicCreate { topic: TopicName::parse(topic)?, settings: settings(store) };
+        let Some(durability) = durability(store) else { return Ok(None) };
+        let settings = TopicSettings { durability: Some(durability), ..TopicSettings::default() };
+        let create = TopicCreate { topic: TopicName::parse(topic)?, settings };
         encode(create, number as u128).map(Some)
     }
 
@@ -83,9 +85,11 @@ impl System for Native {
         for _ in 0..part.batch {
             records.push(&Message::new(body.to_vec()))?;
         }
+        // Whether anybody listens is nothing a peer would tell.
+        let require_subscribers = (to.store == Store::Live).then_some(false);
         let publish = Publish {
             topic: TopicName::parse(to.topic)?,
-            options: PublishOptions::default(),
+            options: PublishOptions { require_subscribers, ..PublishOptions::default() },
             not_before: None,
             records: records.finish(),
         };
@@ -134,15 +138,14 @@ impl System for Native {
     }
 }
 
-fn settings(store: Store) -> TopicSettings {
-    let durability = match store {
+/// How safe a topic's messages are; a volatile subject is no topic and needs no creation.
+fn durability(store: Store) -> Option<Durability> {
+    match store {
         Store::Live => None,
         Store::Memory => Some(Durability::Memory),
         Store::Written => Some(Durability::Written),
         Store::Flushed => Some(Durability::Flushed),
-    };
-    let storage = if store == Store::Live { Storage::Volatile } else { Storage::default() };
-    TopicSettings { storage, durability, ..TopicSettings::default() }
+    }
 }
 
 fn subscribe(link: &mut Link, topic: &str, from: StartFrom) -> Result<()> {

@@ -100,13 +100,18 @@ impl Inner {
         }
         // Nothing is kept of a subject, so without a subscriber the message would be lost:
         // that is an answer worth giving, unless the publisher says it does not care.
-        if options.require_subscribers.unwrap_or(true) && !self.router.is_wanted(subject) {
+        let wanted = self.router.is_wanted(subject);
+        if options.require_subscribers.unwrap_or(true) && !wanted {
             return self.refuse(subject, RejectReason::NoSubscribers, acks);
         }
         if options.expect.is_some() || options.durability > Some(Durability::Memory) {
             return self.refuse(subject, RejectReason::UnknownTopic, acks);
         }
-        let first = self.route(subject, records);
+        let first = if wanted {
+            self.route(subject, records)
+        } else {
+            Seq(self.router.positions(records.count).0)
+        };
         self.metrics.published_messages.increment(u64::from(records.count));
         self.tell_accepted(subject, first, records.count);
         Publishing::volatile(&Numbers::fresh(first, records.count), acks)

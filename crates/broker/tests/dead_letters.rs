@@ -228,13 +228,14 @@ fn bury(broker: &Broker, count: u64) {
     fail_all(broker, &mut member, "no");
     member.leave();
     broker.turn();
-    assert_eq!(broker.describe_group(&name("g")).unwrap().dead_letters, count);
+    assert_eq!(broker.describe_group(&name("g")).expect("it is there").dead_letters, count);
 }
 
 /// The bodies of all messages of `t` from this seq on, in order of their numbers.
 fn redriven(broker: &Broker, from: u64) -> Vec<String> {
-    let next = broker.describe_topic(&name("t")).unwrap().next.0;
-    let read = |seq| broker.read(&name("t"), Seq(seq)).unwrap().unwrap();
+    let next = broker.describe_topic(&name("t")).expect("it is there").next.0;
+    let read =
+        |seq| broker.read(&name("t"), Seq(seq)).expect("it can be read").expect("it is there");
     let mut all: Vec<String> = (from..next).map(|seq| body(&read(seq).message)).collect();
     all.sort();
     all

@@ -13,14 +13,15 @@ use proptest::prelude::*;
 
 fn records(messages: &[Message]) -> Records {
     let mut records = RecordsBuilder::default();
-    messages.iter().for_each(|message| records.push(message).unwrap());
+    messages.iter().for_each(|message| records.push(message).expect("a good message"));
     records.finish()
 }
 
 fn run(broker: &Broker, topic: &str, messages: &[Message]) -> Vec<Accepted> {
     let publishing =
         broker.publish_run(&name(topic), records(messages), &PublishOptions::default());
-    let acks = publishing.expect("all of them can be taken").wait_all().unwrap();
+    let acks =
+        publishing.expect("all of them can be taken").wait_all().expect("the system is well");
     acks.into_iter().map(accepted).collect()
 }
 

@@ -1,0 +1,138 @@
+//! Questions that are answered where blocking does no harm, and what comes of them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+
+use gapless_broker::Subscription;
+use gapless_protocol::{ErrorCode, GroupJoin, Ids, StartFrom, Subscribe, Subscribed, Verb};
+
+use super::{Connection, Stage};
+use crate::answers::{group_error, subscribe_error};
+use crate::native::deliver::Followed;
+use crate::native::group::{NewMember, join};
+use crate::native::requests::answer;
+
+/// The answer to a question, made on a thread that may block.
+pub(super) enum Answer {
+    Verb(Verb),
+    Subscribed(Box<Subscription>, (u64, u64)),
+    Joined(Box<NewMember>),
+}
+
+pub(super) struct Asked {
+    pub(super) ids: Ids,
+    pub(super) subscribes: bool,
+    pub(super) answer: tokio::task::JoinHandle<Answer>,
+}
+
+impl Connection {
+    pub(super) fn subscribe(&mut self, asked: Subscribe, ids: Ids) {
+        let options = &self.shared.options;
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        if self.has_all_it_may() {
+            return self.refuse(ErrorCode::TooManySubscriptions, &"too many subscriptions", ids);
+        }
+        let credit = (u64::from(asked.credit_messages), asked.credit_bytes);
+        if credit.0 > u64::from(options.credit_messages_max) || credit.1 > options.credit_bytes_max
+        {
+            return self.refuse(ErrorCode::CreditExceeded, &"too much credit", ids);
+        }
+        let from = match asked.from {
+            StartFrom::Beginning => gapless_broker::From::Beginning,
+            StartFrom::Seq(seq) => gapless_broker::From::Seq(seq),
+            StartFrom::Token(token) => gapless_broker::From::Token(token),
+            StartFrom::Time(time) => gapless_broker::From::Time(time),
+            StartFrom::Now => gapless_broker::From::Now,
+            StartFrom::LastPerKey => gapless_broker::From::LastPerKey,
+        };
+        let broker = self.shared.broker.clone();
+        let answer =
+            tokio::task::spawn_blocking(move || match broker.subscribe(&asked.pattern, from) {
+                Ok(subscription) => Answer::Subscribed(Box::new(subscription), credit),
+                Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
+            });
+        self.asked.push_back(Asked { ids, subscribes: true, answer });
+    }
+
+    /// Whether there are as many subscriptions and memberships as there may be.
+    pub(super) fn has_all_it_may(&self) -> bool {
+        let waiting = self.asked.iter().filter(|asked| asked.subscribes).count();
+        let all = self.follows.len() + self.members.len() + waiting;
+        all >= self.shared.options.subscriptions_max as usize
+    }
+
+    pub(super) fn join(&mut self, asked: GroupJoin, ids: Ids) {
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        if self.has_all_it_may() {
+            return self.refuse(ErrorCode::TooManyMembers, &"too many memberships", ids);
+        }
+        let broker = self.shared.broker.clone();
+        let answer = tokio::task::spawn_blocking(move || match join(&broker, asked) {
+            Ok(new) => Answer::Joined(Box::new(new)),
+            Err(failed) => Answer::Verb(group_error(&failed).into()),
+        });
+        self.asked.push_back(Asked { ids, subscribes: true, answer });
+    }
+
+    pub(super) fn joined(&mut self, new: NewMember, ids: Ids) {
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        let number = self.next_follow;
+        self.next_follow += 1;
+        let joined = self.members.add(new, number, &self.ready);
+        self.put(joined, ids);
+        self.hungry.push_back(number);
+    }
+
+    /// Has a question answered where blocking does no harm.
+    pub(super) fn ask(&mut self, verb: Verb, ids: Ids) {
+        let shared = Arc::clone(&self.shared);
+        let answer = tokio::task::spawn_blocking(move || Answer::Verb(answer(&shared, verb)));
+        self.asked.push_back(Asked { ids, subscribes: false, answer });
+    }
+
+    pub(super) fn answer_asked(&mut self, context: &mut Context<'_>) -> bool {
+        let mut did = false;
+        while let Some(asked) = self.asked.front_mut() {
+            let Poll::Ready(done) = Pin::new(&mut asked.answer).poll(context) else { break };
+            let Some(asked) = self.asked.pop_front() else { break };
+            did = true;
+            match done {
+                Ok(Answer::Verb(verb)) => self.put(verb, asked.ids),
+                Ok(Answer::Subscribed(subscription, credit)) => {
+                    self.follow(*subscription, credit, asked.ids);
+                }
+                Ok(Answer::Joined(new)) => self.joined(*new, asked.ids),
+                Err(failed) => self.refuse(ErrorCode::Internal, &failed, asked.ids),
+            }
+        }
+        did
+    }
+
+    pub(super) fn follow(&mut self, subscription: Subscription, credit: (u64, u64), ids: Ids) {
+        if self.stage != Stage::Open {
+            return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        let number = self.next_follow;
+        self.next_follow += 1;
+        let followed = Followed::new(number, subscription, credit, &self.ready);
+        self.put(Subscribed { subscription: number, token: followed.token() }, ids);
+        let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
+        follows.insert(number, (followed.broker_id(), followed.by_topic()));
+        drop(follows);
+        self.follows.insert(number, followed);
+        self.hungry.push_back(number);
+    }
+
+    pub(super) fn forget(&self, number: u64) {
+        let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
+        follows.remove(&number);
+    }
+}

@@ -1,0 +1,223 @@
+//! Messages that come in, and their acks, which go out in order once they are due.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::Buf;
+use gapless_broker::{Atomic, Broker, Publishing};
+use gapless_core::{PubSubError, PublishAck, RejectReason};
+use gapless_protocol::{
+    Commit, Frame, GroupStep, Ids, Publish, PublishAck as AckVerb, PublishRun, Verb,
+};
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::{Connection, Stage};
+use crate::answers::{part_ack, trouble};
+use crate::native::deliver::put_with;
+use crate::native::group::Said;
+use crate::native::requests::delayed;
+
+pub(super) struct Owed {
+    pub(super) ids: Ids,
+    pub(super) due: Due,
+    pub(super) bytes: usize,
+}
+
+/// What is answered when it is durable.
+pub(super) enum Due {
+    /// A publish or commit, and how many messages its parts have.
+    Publishing(Publishing, Vec<u32>),
+    /// Publishes of one message each that were taken together, and the id of each.
+    Run(Publishing, Vec<[u8; 16]>),
+    /// What a member of a group said.
+    Said(Said),
+}
+
+pub(super) struct Stalled {
+    pub(super) frame: Frame,
+    pub(super) room: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Owed {
+    /// Puts the answers, once they are known.
+    fn poll(&mut self, context: &mut Context<'_>, put: &mut dyn FnMut(Verb, Ids)) -> Poll<()> {
+        match &mut self.due {
+            Due::Publishing(publishing, counts) => {
+                let acks = ready!(publishing.poll_all(context));
+                let ack = |(ack, count): (&PublishAck, &u32)| part_ack(ack, *count);
+                let answer = acks.map(|acks| {
+                    AckVerb { parts: acks.iter().zip(counts.iter()).map(ack).collect() }.into()
+                });
+                put_ack(answer, self.ids, put);
+            }
+            Due::Run(publishing, msg_ids) => {
+                let acks = ready!(publishing.poll_all(context));
+                for (index, &msg_id) in msg_ids.iter().enumerate() {
+                    let ids = Ids { msg_id: [0; 16], corr_id: msg_id };
+                    let answer = acks.as_ref().map_err(Clone::clone);
+                    let ack = |acks: &Vec<PublishAck>| vec![part_ack(&acks[index], 1)];
+                    put_ack(answer.map(|acks| AckVerb { parts: ack(acks) }.into()), ids, put);
+                }
+            }
+            Due::Said(said) => {
+                let done = ready!(said.poll(context)).map(Verb::from);
+                put(done.unwrap_or_else(|failed| trouble(&failed).into()), self.ids);
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Answers a publish, unless its sender gave it no id: then nobody waits for an answer.
+fn put_ack(answer: Result<Verb, PubSubError>, ids: Ids, put: &mut dyn FnMut(Verb, Ids)) {
+    if ids.corr_id != [0; 16] {
+        put(answer.unwrap_or_else(|failed| trouble(&failed).into()), ids);
+    }
+}
+
+impl Connection {
+    pub(super) fn ack(&mut self, ack: AckVerb, ids: Ids) {
+        put_ack(Ok(ack.into()), ids, &mut |verb, ids| self.put(verb, ids));
+    }
+
+    /// Publishes that came one by one and can be taken together.
+    pub(super) fn next_run(&mut self) -> Option<PublishRun> {
+        if self.alone > 0 {
+            self.alone -= 1;
+            return None;
+        }
+        if self.stage == Stage::New { None } else { PublishRun::look(&self.input, self.limit) }
+    }
+
+    pub(super) fn publish_run(&mut self, run: PublishRun) {
+        let PublishRun { topic, options, records, msg_ids, bytes } = run;
+        match self.shared.broker.publish_run(&topic, records, &options) {
+            Some(publishing) => {
+                self.input.advance(bytes);
+                self.owe_later(Due::Run(publishing, msg_ids), bytes, Ids::NONE);
+            }
+            // One of them will be refused; each is to get the answer it deserves.
+            None => self.alone = msg_ids.len(),
+        }
+    }
+
+    pub(super) fn publish(&mut self, frame: Frame, publish: Publish, ids: Ids) {
+        let broker = &self.shared.broker;
+        let (count, waits) = (publish.records.count, publish.not_before.is_none());
+        let publishing = match publish.not_before {
+            None => broker.publish_records(&publish.topic, publish.records, &publish.options),
+            Some(at) => match delayed(&publish, at) {
+                Some(message) => broker.publish(&publish.topic, &message, &publish.options),
+                None => {
+                    let rejected = PublishAck::Rejected(RejectReason::InvalidPayload);
+                    let parts = vec![part_ack(&rejected, count)];
+                    return self.ack(AckVerb { parts }, ids);
+                }
+            },
+        };
+        self.owe((frame, waits), publishing, vec![count], ids);
+    }
+
+    pub(super) fn commit(&mut self, frame: Frame, commit: Commit, ids: Ids) {
+        self.commit_with(Atomic::new(), (frame, commit), ids);
+    }
+
+    /// A commit that acks as well.
+    pub(super) fn step(&mut self, frame: Frame, step: GroupStep, ids: Ids) {
+        let mut atomic = Atomic::new();
+        for ack in &step.acks {
+            match self.members.handle_of(ack) {
+                Ok(handle) => atomic = atomic.ack(handle, &ack.leases),
+                Err(failed) => return self.put(failed, ids),
+            }
+        }
+        self.commit_with(atomic, (frame, step.commit), ids);
+    }
+
+    pub(super) fn commit_with(
+        &mut self,
+        mut atomic: Atomic,
+        (frame, commit): (Frame, Commit),
+        ids: Ids,
+    ) {
+        let waits = commit.cells.is_empty();
+        let mut counts: Vec<u32> = commit.parts.iter().map(|part| part.records.count).collect();
+        for part in commit.parts {
+            atomic = atomic.publish_records(&part.topic, part.records, part.expect);
+        }
+        for cell in commit.cells {
+            atomic = match cell.value {
+                Some(value) => atomic.set_cell(cell.name, value),
+                None => atomic.remove_cell(cell.name),
+            };
+        }
+        if counts.is_empty() {
+            counts.push(0);
+        }
+        let publishing = self.shared.broker.commit(atomic, &commit.options);
+        self.owe((frame, waits), publishing, counts, ids);
+    }
+
+    /// Remembers to send an ack. If the journal has no room at the moment, the frame waits,
+    /// and with it everything behind it: so order holds and nothing is refused. Delayed
+    /// messages and cells have limits of their own that waiting does not lift: these do not.
+    pub(super) fn owe(
+        &mut self,
+        (frame, waits): (Frame, bool),
+        publishing: Publishing,
+        counts: Vec<u32>,
+        ids: Ids,
+    ) {
+        if waits && publishing.rejected_with() == Some(RejectReason::QueueFull) {
+            let broker: Broker = self.shared.broker.clone();
+            let room = Box::pin(async move { broker.room().await });
+            self.stalled = Some(Stalled { frame, room });
+            return;
+        }
+        self.owe_later(Due::Publishing(publishing, counts), frame.bytes(), ids);
+    }
+
+    pub(super) fn owe_later(&mut self, due: Due, bytes: usize, ids: Ids) {
+        self.was_live = true;
+        self.in_flight_bytes += bytes;
+        self.shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.publishes.push_back(Owed { ids, due, bytes });
+    }
+
+    pub(super) fn settle_in_flight(&mut self, bytes: usize) {
+        self.in_flight_bytes -= bytes;
+        self.shared.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Who has a single publish in flight waits for it and does nothing else: then the flush is
+    /// done here, which saves two wake-ups. The runtime moves others to another thread.
+    pub(super) fn flush_here(&self) {
+        if let [Owed { due: Due::Publishing(publishing, _), .. }] = self.publishes.as_slices().0
+            && self.input.is_empty()
+            && publishing.needs_flush()
+            && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
+        {
+            tokio::task::block_in_place(|| publishing.lead());
+        }
+    }
+
+    /// Sends the acks that are due, in order. Tells whether there was any.
+    pub(super) fn answer_publishes(&mut self, context: &mut Context<'_>) -> bool {
+        let mut did = false;
+        self.flush_here();
+        while let Some(owed) = self.publishes.front_mut() {
+            let (output, limit) = (&mut self.output, self.limit);
+            let mut put = |verb: Verb, ids| put_with(output, &verb, ids, limit);
+            if owed.poll(context, &mut put).is_pending() {
+                break;
+            }
+            let bytes = owed.bytes;
+            self.publishes.pop_front();
+            self.settle_in_flight(bytes);
+            did = true;
+        }
+        did
+    }
+}
