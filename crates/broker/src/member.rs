@@ -5,6 +5,7 @@
 //! notice, so that nobody waits for it for ever.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::cell::headers;
 use crate::delivery::{GapNotice, Messages};
 use crate::error::{FollowError, MemberError, unconfirmed};
 use crate::group::{GroupCell, GroupState, Notice, Stepped};
+use crate::group_info::MemberInfo;
 use crate::publish::poll_ticket;
 
 /// Messages leased in one go, at most: large enough to be efficient, small enough that
@@ -167,7 +169,32 @@ pub struct MemberHandle {
     pub(crate) id: MemberId,
 }
 
+impl fmt::Debug for MemberHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member {} of {}", self.id.0, self.group.name)
+    }
+}
+
 impl MemberHandle {
+    /// Its group.
+    pub fn group(&self) -> &TopicName {
+        &self.group.name
+    }
+
+    /// How the member stands; `None` when it is gone.
+    pub fn info(&self) -> Option<MemberInfo> {
+        let state = self.group.lock();
+        let view = state.machine.member(self.id)?;
+        let name = state.members.get(&self.id)?.name.clone();
+        Some(MemberInfo {
+            id: view.id.0,
+            name,
+            window: view.window,
+            in_flight: view.in_flight,
+            active: view.active,
+        })
+    }
+
     /// These are done.
     pub fn ack(&self, leases: &[Lease]) -> Acking {
         self.say(Input::Ack { member: self.id, leases }, leases)

@@ -409,13 +409,14 @@ impl Group {
 
     /// Its members.
     pub fn members(&self) -> impl Iterator<Item = MemberView> + '_ {
-        let ordered = self.settings.mode == Mode::Ordered;
-        self.members.iter().map(move |(id, member)| MemberView {
-            id: *id,
-            window: member.window,
-            in_flight: member.in_flight,
-            active: !ordered || self.active == Some(*id),
-        })
+        self.members.keys().filter_map(|id| self.member(*id))
+    }
+
+    /// One of its members.
+    pub fn member(&self, id: MemberId) -> Option<MemberView> {
+        let Member { window, in_flight, .. } = *self.members.get(&id)?;
+        let active = self.settings.mode != Mode::Ordered || self.active == Some(id);
+        Some(MemberView { id, window, in_flight, active })
     }
 
     /// Who gets the messages in mode ordered.

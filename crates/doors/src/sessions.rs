@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gapless_core::Timestamp;
+use gapless_broker::{MemberHandle, MemberInfo};
+use gapless_core::{Timestamp, TopicName};
 
 /// A client that is connected.
 #[derive(Debug)]
@@ -18,12 +19,52 @@ pub(crate) struct Session {
     pub(crate) name: Mutex<String>,
     /// Its subscriptions: number on the connection, number at the broker, whether by topic.
     pub(crate) follows: Mutex<BTreeMap<u64, (u64, bool)>>,
+    /// Its memberships of groups, by their number on the connection.
+    members: Mutex<BTreeMap<u64, MemberHandle>>,
+}
+
+/// A membership in the list, taken out when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    session: Arc<Session>,
+    number: u64,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.session.lock_members().remove(&self.number);
+    }
 }
 
 impl Session {
     /// Notes how the client calls itself.
     pub(crate) fn rename(&self, name: String) {
         *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    }
+
+    fn lock_members(&self) -> MutexGuard<'_, BTreeMap<u64, MemberHandle>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a membership, for as long as what is given back is held.
+    pub(crate) fn note_member(self: &Arc<Self>, number: u64, member: MemberHandle) -> Listed {
+        self.lock_members().insert(number, member);
+        Listed { session: Arc::clone(self), number }
+    }
+
+    /// Its memberships: number on the connection, group, and how the member stands.
+    pub(crate) fn memberships(&self) -> Vec<(u64, TopicName, MemberInfo)> {
+        let members: Vec<_> =
+            self.lock_members().iter().map(|(number, member)| (*number, member.clone())).collect();
+        let row = |(number, member): (u64, MemberHandle)| {
+            Some((number, member.group().clone(), member.info()?))
+        };
+        members.into_iter().filter_map(row).collect()
+    }
+
+    /// Whether it is a member of any group.
+    pub(crate) fn is_member(&self) -> bool {
+        !self.lock_members().is_empty()
     }
 
     /// How the client calls itself; empty if it did not say.
@@ -65,8 +106,8 @@ impl Sessions {
     /// A session with a number of its own, not in the list yet.
     pub(crate) fn new_session(&self, address: String, since: Timestamp) -> Arc<Session> {
         let number = self.inner.last_number.fetch_add(1, Ordering::Relaxed) + 1;
-        let (name, follows) = (Mutex::default(), Mutex::default());
-        Arc::new(Session { number, address, since, name, follows })
+        let (name, follows, members) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Session { number, address, since, name, follows, members })
     }
 
     /// Puts a session of one subscription into the list, for as long as the seat is held.

@@ -440,3 +440,41 @@ fn a_delivery_is_cut_to_the_frames_of_the_connection() {
         server.broker.describe_group(&name("work")).expect("a group").dead_letters == 1
     });
 }
+
+#[test]
+fn the_list_of_clients_shows_their_memberships_as_long_as_they_last() {
+    let server = Server::open();
+    server.create("orders");
+    group(&server, settings("orders", Mode::Ordered));
+    let message = Message::new("one");
+    let options = PublishOptions::default();
+    server.broker.publish(&name("orders"), &message, &options).wait().expect("it is taken");
+    let (mut first, mut second, mut asker) = (server.peer(), server.peer(), server.peer());
+    let active = join(&mut first, "a", 10);
+    assert!(matches!(first.next(), Verb::GroupRole(GroupRole { active: true, .. })));
+    take(&mut first, 1);
+    let standby = join(&mut second, "b", 20);
+    let mut clients = || match asker.ask(Clients { after: 0, limit: 10 }) {
+        Verb::ClientList(list) => list.clients,
+        other => panic!("clients: {other:?}"),
+    };
+    let shown = |membership, id, (in_flight, window, active), member: &str| MembershipInfo {
+        membership,
+        id,
+        in_flight,
+        window,
+        active,
+        group: name("work"),
+        name: member.into(),
+    };
+    let list = clients();
+    assert_eq!(list[0].memberships, [shown(active.member, active.id, (1, 10, true), "a")]);
+    assert_eq!(list[1].memberships, [shown(standby.member, standby.id, (0, 20, false), "b")]);
+    assert_eq!(list[2].memberships, []);
+    assert_eq!((list[0].state, list[2].state), (ClientState::Online, ClientState::Connected));
+    first.ask(GroupLeave { member: active.member });
+    let list = clients();
+    assert_eq!(list[0].memberships, []);
+    assert!(list[1].memberships[0].active, "it took over");
+    server.still_works();
+}

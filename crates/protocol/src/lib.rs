@@ -63,7 +63,7 @@ pub use verbs::group_admin::{
 };
 pub use verbs::lookup::{
     CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,
-    NotFound, Read, Stats, StatsText,
+    MembershipInfo, NotFound, Read, Stats, StatsText,
 };
 pub use verbs::publish::{CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Publish};
 pub use verbs::session::{

@@ -153,6 +153,11 @@ impl Reader {
         self.rest.split_off(0)
     }
 
+    /// Whether something is left.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
     /// Whether everything was read.
     pub(crate) fn finish(&self) -> Result<(), VerbError> {
         if self.rest.is_empty() {

@@ -26,6 +26,7 @@ use crate::answers::{error, member_error};
 use crate::native::deliver::{Stop, put_with};
 use crate::native::output::Output;
 use crate::native::ready::{Ready, SubscriptionWaker};
+use crate::sessions::{Listed, Session};
 
 /// Bytes of a `GroupMessages` frame before its leases, at most.
 const MESSAGES_FIELDS_BYTES: usize = 32;
@@ -81,14 +82,21 @@ impl Memberships {
     }
 
     /// Takes a new member under this number.
-    pub(crate) fn add(&mut self, new: NewMember, number: u64, ready: &Arc<Ready>) -> GroupJoined {
+    pub(crate) fn add(
+        &mut self,
+        new: NewMember,
+        number: u64,
+        (ready, session): (&Arc<Ready>, &Arc<Session>),
+    ) -> GroupJoined {
         let NewMember { member, mode, lease } = new;
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         let id = member.id();
         let waker = SubscriptionWaker { ready: Arc::clone(ready), subscription: number };
         let waker = Waker::from(Arc::new(waker));
         let handle = member.handle();
-        self.all.insert(number, Membership { number, member, handle, waker, rest: None });
+        let _listed = session.note_member(number, handle.clone());
+        let membership = Membership { number, member, handle, waker, rest: None, _listed };
+        self.all.insert(number, membership);
         GroupJoined { member: number, id, mode, lease_ms }
     }
 
@@ -192,6 +200,7 @@ struct Membership {
     waker: Waker,
     /// What was taken from the broker and waits for room.
     rest: Option<GroupMessages>,
+    _listed: Listed,
 }
 
 impl Membership {

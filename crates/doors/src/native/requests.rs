@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, PoisonError};
 
-use gapless_broker::{Delivered, SubscriberInfo, SubscriberState, block_on};
-use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp};
+use gapless_broker::{Delivered, MemberInfo, SubscriberInfo, SubscriberState, block_on};
+use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp, TopicName};
 use gapless_protocol::{
     Cancelled, ClientInfo, ClientList, ClientState, Done, ErrorCode, FollowInfo, Found, FrameLimit,
-    NotFound, Place, Publish, StatsText, TopicInfos, Verb,
+    MembershipInfo, NotFound, Place, Publish, StatsText, TopicInfos, Verb,
 };
 
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
@@ -29,6 +29,8 @@ const TOPIC_BYTES: usize = 160;
 const CLIENT_BYTES: usize = 32;
 /// Bytes of a subscription without its pattern, at most.
 const FOLLOW_BYTES: usize = 32;
+/// Bytes of a membership without its names, at most.
+const MEMBERSHIP_BYTES: usize = 40;
 
 /// A delayed message; `None` when there is not exactly one.
 pub(crate) fn delayed(publish: &Publish, at: Timestamp) -> Option<Message> {
@@ -144,7 +146,12 @@ pub(crate) fn fits<T>(items: &[T], room: usize, bytes_of: impl Fn(&T) -> usize) 
 
 fn client_bytes(client: &ClientInfo) -> usize {
     let follows = client.follows.iter().map(follow_bytes).sum::<usize>();
-    CLIENT_BYTES + client.name.len() + client.address.len() + follows
+    let memberships = client.memberships.iter().map(membership_bytes).sum::<usize>();
+    CLIENT_BYTES + client.name.len() + client.address.len() + follows + memberships
+}
+
+fn membership_bytes(each: &MembershipInfo) -> usize {
+    MEMBERSHIP_BYTES + each.group.as_str().len() + each.name.len()
 }
 
 fn follow_bytes(follow: &FollowInfo) -> usize {
@@ -181,9 +188,23 @@ fn client_info(
     let mut follows: Vec<FollowInfo> =
         follows.iter().filter_map(follow).take(FOLLOWS_SHOWN_MAX).collect();
     // One client alone must fit too, with the longest of names.
-    follows.truncate(fits(&follows, room - CLIENT_BYTES - 2 * NAME_TEXT_BYTES_MAX, follow_bytes));
+    // Half of the room is for either of both lists.
+    let room = (room - CLIENT_BYTES - 2 * NAME_TEXT_BYTES_MAX) / 2;
+    follows.truncate(fits(&follows, room, follow_bytes));
+    let membership = |(number, group, info): (u64, TopicName, MemberInfo)| MembershipInfo {
+        membership: number,
+        id: info.id,
+        in_flight: info.in_flight,
+        window: info.window,
+        active: info.active,
+        group,
+        name: info.name,
+    };
+    let mut memberships: Vec<MembershipInfo> =
+        session.memberships().into_iter().map(membership).take(FOLLOWS_SHOWN_MAX).collect();
+    memberships.truncate(fits(&memberships, room, membership_bytes));
     let recovering = follows.iter().any(|each| each.state == ClientState::Recovering);
-    let connected = follows.is_empty();
+    let connected = follows.is_empty() && memberships.is_empty();
     let state = match (connected, recovering) {
         (true, _) => ClientState::Connected,
         (_, true) => ClientState::Recovering,
@@ -191,5 +212,5 @@ fn client_info(
     };
     let name = session.name();
     let (number, since, address) = (session.number, session.since, session.address.clone());
-    ClientInfo { session: number, since, state, name, address, follows }
+    ClientInfo { session: number, since, state, name, address, follows, memberships }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::ClientInfo;
 use gapless_core::Timestamp;
-use gapless_protocol::Place;
+use gapless_protocol::{MembershipInfo, Place};
 use serde_json::{Value, json};
 
 use super::Global;
@@ -18,14 +18,15 @@ Examples:
   gapless clients
   gapless clients --json | jq '.follows[] | select(.state == \"recovering\")'
 
-States: connected (follows nothing), recovering (reads history), online (live), offline.
-A place is the last seq (of one topic) or position (of a pattern) it was handed. The command
-itself is in the list.";
+States: connected (follows nothing), recovering (reads history), online (live), offline; of
+a member of a group: member, or standby while another of an ordered group gets the messages.
+A place is the last seq (of one topic) or position (of a pattern) it was handed; of a member
+how many messages are with it. The command itself is in the list.";
 
 /// Clients asked for at a time.
 const PAGE: u32 = 500;
 
-/// Show who is connected, what they follow and where they stand
+/// Show who is connected, what they follow, their groups, and where they stand
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ClientsOptions {}
@@ -67,21 +68,34 @@ fn table(clients: &[ClientInfo], now: Timestamp) -> Table {
             readable(info.address.as_bytes()),
             human_span(now.since(info.since)),
         ];
-        if info.follows.is_empty() {
-            let rest = [info.state.name().to_owned(), String::new(), String::new()];
-            table.row(who.into_iter().chain(rest).collect());
-            continue;
-        }
-        for (at, follow) in info.follows.iter().enumerate() {
-            // The client is named once; its further rows are its further subscriptions.
-            let who = who.clone().map(|cell| if at == 0 { cell } else { String::new() });
+        let follows = info.follows.iter().map(|follow| {
             let (place, _) = place(follow.place);
-            let rest =
-                [follow.state.name().to_owned(), place.to_string(), follow.pattern.to_string()];
-            table.row(who.into_iter().chain(rest).collect());
+            [follow.state.name().to_owned(), place.to_string(), follow.pattern.to_string()]
+        });
+        let memberships = info.memberships.iter().map(|each| {
+            let name = if each.name.is_empty() {
+                String::new()
+            } else {
+                format!(" as {}", readable(each.name.as_bytes()))
+            };
+            let group = format!("group {}{name}", each.group);
+            [role(each).to_owned(), format!("{} in flight", each.in_flight), group]
+        });
+        let mut rows: Vec<[String; 3]> = follows.chain(memberships).collect();
+        if rows.is_empty() {
+            rows.push([info.state.name().to_owned(), String::new(), String::new()]);
+        }
+        for (at, row) in rows.into_iter().enumerate() {
+            // The client is named once; its further rows are what it has more.
+            let who = who.clone().map(|cell| if at == 0 { cell } else { String::new() });
+            table.row(who.into_iter().chain(row).collect());
         }
     }
     table
+}
+
+fn role(membership: &MembershipInfo) -> &'static str {
+    if membership.active { "member" } else { "standby" }
 }
 
 fn place(place: Place) -> (u64, &'static str) {
@@ -103,6 +117,17 @@ fn info_json(info: &ClientInfo) -> Value {
             "recovery_steps": follow.recovery_steps,
         })
     });
+    let memberships = info.memberships.iter().map(|each| {
+        json!({
+            "membership": each.membership,
+            "group": each.group.as_str(),
+            "name": each.name,
+            "member": each.id,
+            "state": role(each),
+            "in_flight": each.in_flight,
+            "window": each.window,
+        })
+    });
     json!({
         "session": info.session,
         "name": info.name,
@@ -110,6 +135,7 @@ fn info_json(info: &ClientInfo) -> Value {
         "since": gapless_core::calendar::format(info.since.0),
         "state": info.state.name(),
         "follows": follows.collect::<Vec<_>>(),
+        "memberships": memberships.collect::<Vec<_>>(),
     })
 }
 
@@ -122,13 +148,22 @@ mod tests {
     use gapless_protocol::FollowInfo;
 
     #[test]
-    fn a_client_with_two_subscriptions_has_two_rows() {
+    fn a_client_has_a_row_for_each_subscription_and_membership() {
         let follow = |pattern: &str| FollowInfo {
             subscription: 1,
             state: ClientState::Online,
             place: Place::Seq(Seq(7)),
             recovery_steps: 0,
             pattern: Pattern::parse(pattern).unwrap(),
+        };
+        let member = MembershipInfo {
+            membership: 9,
+            id: 4,
+            in_flight: 12,
+            window: 100,
+            active: true,
+            group: gapless_core::TopicName::parse("billing").unwrap(),
+            name: "w1".into(),
         };
         let info = ClientInfo {
             session: 3,
@@ -137,13 +172,16 @@ mod tests {
             name: "shop\x1b".into(),
             address: "unix".into(),
             follows: vec![follow("orders"), follow("mails")],
+            memberships: vec![member],
         };
         let text = table(std::slice::from_ref(&info), Timestamp(5_000)).render(Paint::OFF, None);
         let rows: Vec<&str> = text.lines().collect();
-        assert_eq!(rows.len(), 3, "{text}");
+        assert_eq!(rows.len(), 4, "{text}");
+        assert!(rows[3].trim().ends_with("member  12 in flight  group billing as w1"), "{text}");
         assert!(rows[1].contains("shop\\u{1b}") && rows[1].contains("5.0s"), "{text}");
         assert!(rows[1].ends_with("orders") && rows[2].trim().ends_with("mails"), "{text}");
         assert!(!rows[2].contains("shop"), "{text}");
         assert_eq!(info_json(&info)["follows"][1]["unit"], "seq");
+        assert_eq!(info_json(&info)["memberships"][0]["in_flight"], 12);
     }
 }

@@ -70,6 +70,10 @@ fn a_member_goes_on_over_a_crash_of_the_server_and_loses_nothing() {
     for number in 0..3 {
         assert_eq!(member.out.next(), format!("order {number}"));
     }
+    server.run(&["clients"]).ok().shows("group billing");
+    let clients = server.run(&["clients", "--json"]).ok().json();
+    let shown = &clients[0]["memberships"][0];
+    assert_eq!((&shown["group"], &shown["state"]), (&"billing".into(), &"member".into()));
     server.crash_and_restart();
     server.run(&["pub", "orders", "order 3"]).ok();
     member.out.until("order 3");

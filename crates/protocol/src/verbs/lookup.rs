@@ -20,9 +20,13 @@ use crate::wire::{List, Reader, at_most, ensure, exists, put_bytes, text};
 pub const CLIENTS_PAGE_MAX: usize = 1024;
 /// Most subscriptions shown of one client.
 pub const FOLLOWS_SHOWN_MAX: usize = 1024;
+/// Most memberships shown in one page.
+pub const MEMBERSHIPS_SHOWN_MAX: usize = 1_048_576;
 
 const CLIENTS: List = List { field: "clients", item_bytes_min: 20, count_max: CLIENTS_PAGE_MAX };
 const FOLLOWS: List = List { field: "follows", item_bytes_min: 28, count_max: FOLLOWS_SHOWN_MAX };
+const MEMBERSHIPS: List =
+    List { field: "memberships", item_bytes_min: 33, count_max: MEMBERSHIPS_SHOWN_MAX };
 
 /// Asks for the newest message of a key. Answered by [`Found`] or [`NotFound`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,6 +265,51 @@ pub struct ClientInfo {
     pub address: String,
     /// What it follows; the first of them if there are more than can be shown.
     pub follows: Vec<FollowInfo>,
+    /// The groups it is a member of; the first of them if there are more than can be shown.
+    pub memberships: Vec<MembershipInfo>,
+}
+
+/// A membership of a group as seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembershipInfo {
+    /// Its number on the connection.
+    pub membership: u64,
+    /// The number of the member in its group.
+    pub id: u64,
+    /// How many messages are with it.
+    pub in_flight: u64,
+    /// Most messages that may be.
+    pub window: u32,
+    /// Whether it gets messages; a standby of an ordered group does not.
+    pub active: bool,
+    /// The group.
+    pub group: TopicName,
+    /// How the member is called.
+    pub name: String,
+}
+
+impl MembershipInfo {
+    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
+        Ok(Self {
+            membership: payload.u64("membership")?,
+            id: payload.u64("id")?,
+            in_flight: payload.u64("in_flight")?,
+            window: payload.u32("window")?,
+            active: payload.flag("active")?,
+            group: payload.name("group")?,
+            name: payload.text("name")?,
+        })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.membership);
+        out.put_u64_le(self.id);
+        out.put_u64_le(self.in_flight);
+        out.put_u32_le(self.window);
+        out.put_u8(u8::from(self.active));
+        put_bytes(out, self.group.as_str().as_bytes());
+        put_bytes(out, self.name.as_bytes());
+    }
 }
 
 /// A subscription as seen from outside.
@@ -309,7 +358,7 @@ impl ClientInfo {
         for _ in 0..count {
             follows.push(FollowInfo::take(payload)?);
         }
-        Ok(Self { session, since, state, name, address, follows })
+        Ok(Self { session, since, state, name, address, follows, memberships: Vec::new() })
     }
 
     fn put(&self, out: &mut BytesMut) {
@@ -326,6 +375,8 @@ impl ClientInfo {
         at_most(NAME_TEXT_BYTES_MAX, self.name.len(), "name")?;
         at_most(NAME_TEXT_BYTES_MAX, self.address.len(), "address")?;
         FOLLOWS.check(self.follows.len())?;
+        let named = |each: &MembershipInfo| at_most(NAME_TEXT_BYTES_MAX, each.name.len(), "name");
+        self.memberships.iter().try_for_each(named)?;
         self.follows.iter().try_for_each(|follow| follow.place.check())
     }
 }
@@ -348,6 +399,9 @@ impl Fields for ClientList {
         for _ in 0..count {
             clients.push(ClientInfo::take(payload)?);
         }
+        if payload.has_more() {
+            take_memberships(&mut clients, payload)?;
+        }
         Ok(Self { clients, more })
     }
 
@@ -355,12 +409,39 @@ impl Fields for ClientList {
         out.put_u8(u8::from(self.more));
         put_varint(out, self.clients.len() as u64);
         self.clients.iter().for_each(|client| client.put(out));
+        // Behind everything else, and only if there are any, as in the time before groups.
+        let count: usize = self.clients.iter().map(|client| client.memberships.len()).sum();
+        if count > 0 {
+            put_varint(out, count as u64);
+        }
+        for (at, client) in self.clients.iter().enumerate() {
+            for membership in &client.memberships {
+                put_varint(out, at as u64);
+                membership.put(out);
+            }
+        }
     }
 
     fn check(&self) -> Result<(), VerbError> {
         CLIENTS.check(self.clients.len())?;
+        MEMBERSHIPS.check(self.clients.iter().map(|client| client.memberships.len()).sum())?;
         self.clients.iter().try_for_each(ClientInfo::check)
     }
+}
+
+/// Gives clients their memberships, which come in the order of the clients.
+fn take_memberships(clients: &mut [ClientInfo], payload: &mut Reader) -> Result<(), VerbError> {
+    let count = payload.count(&MEMBERSHIPS)?;
+    ensure(count > 0, "memberships")?;
+    let mut last = 0;
+    for _ in 0..count {
+        let at = payload.varint("client")?;
+        let client = usize::try_from(at).ok().and_then(|at| clients.get_mut(at));
+        let client = client.filter(|_| at >= last).ok_or(VerbError::Value { field: "client" })?;
+        client.memberships.push(MembershipInfo::take(payload)?);
+        last = at;
+    }
+    Ok(())
 }
 
 /// Numbers about the server, as a JSON object; what is in it is not part of the protocol.

@@ -300,10 +300,23 @@ fn client() -> impl Strategy<Value = ClientInfo> {
         },
     );
     let text = || "\\PC{0,20}";
-    (any::<(u64, u64)>(), state(), text(), text(), vec(follow, 0..3)).prop_map(
-        |((session, since), state, name, address, follows)| {
+    let numbers = any::<(u64, u64, u64, u32, bool)>();
+    let membership = (numbers, topic(), text()).prop_map(
+        |((membership, id, in_flight, window, active), group, name)| MembershipInfo {
+            membership,
+            id,
+            in_flight,
+            window,
+            active,
+            group,
+            name,
+        },
+    );
+    let lists = (vec(follow, 0..3), vec(membership, 0..3));
+    (any::<(u64, u64)>(), state(), text(), text(), lists).prop_map(
+        |((session, since), state, name, address, (follows, memberships))| {
             let since = Timestamp(since);
-            ClientInfo { session, since, state, name, address, follows }
+            ClientInfo { session, since, state, name, address, follows, memberships }
         },
     )
 }

@@ -254,9 +254,20 @@ fn client(client: &ClientInfo) -> Value {
             "recovery_steps": follow.recovery_steps, "pattern": follow.pattern.as_str(),
         })
     };
-    json!({
+    let membership = |each: &MembershipInfo| {
+        json!({
+            "membership": each.membership, "id": each.id, "in_flight": each.in_flight,
+            "window": each.window, "active": each.active, "group": each.group.as_str(),
+            "name": each.name,
+        })
+    };
+    let mut shown = json!({
         "session": client.session, "since": client.since.0, "state": client.state.name(),
         "name": client.name, "address": client.address,
         "follows": client.follows.iter().map(follow).collect::<Vec<_>>(),
-    })
+    });
+    if !client.memberships.is_empty() {
+        shown["memberships"] = client.memberships.iter().map(membership).collect();
+    }
+    shown
 }

@@ -378,6 +378,7 @@ fn looking() -> Vec<(&'static str, Verb)> {
         name: "billing".into(),
         address: "127.0.0.1:50000".into(),
         follows: vec![follow, other],
+        memberships: Vec::new(),
     };
     let idle = ClientInfo {
         session: 18,
@@ -385,6 +386,22 @@ fn looking() -> Vec<(&'static str, Verb)> {
         address: "unix".into(),
         follows: Vec::new(),
         ..client.clone()
+    };
+    let membership = MembershipInfo {
+        membership: 7,
+        id: 3,
+        in_flight: 2,
+        window: 100,
+        active: true,
+        group: name("billing"),
+        name: "worker-1".into(),
+    };
+    let standby =
+        MembershipInfo { membership: 8, active: false, in_flight: 0, ..membership.clone() };
+    let member = ClientInfo {
+        state: ClientState::Online,
+        memberships: vec![membership, standby],
+        ..idle.clone()
     };
     vec![
         ("get", Get { topic: topic.clone(), key: "order-1".into() }.into()),
@@ -395,7 +412,8 @@ fn looking() -> Vec<(&'static str, Verb)> {
         ("cell-value", CellValue { value: Some(Bytes::from_static(&[42, 0])) }.into()),
         ("cell-value-of-none", CellValue { value: None }.into()),
         ("clients", Clients { after: 0, limit: 100 }.into()),
-        ("client-list", ClientList { clients: vec![client, idle], more: false }.into()),
+        ("client-list", ClientList { clients: vec![client.clone(), idle], more: false }.into()),
+        ("client-list-of-members", ClientList { clients: vec![client, member], more: true }.into()),
         ("stats", Stats.into()),
         ("stats-text", StatsText { json: "{\"topics\":3}".into() }.into()),
     ]

@@ -28,8 +28,14 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn state(&self) -> SubscriberState {
-        // A session that follows nothing is there, and that is all.
-        self.subscriber.as_ref().map_or(SubscriberState::Connected, |each| each.state)
+        let member = self.connected.as_ref().is_some_and(|at| at.session.is_member());
+        match &self.subscriber {
+            Some(subscriber) => subscriber.state,
+            // A member of a group gets messages as they come.
+            None if member => SubscriberState::Online,
+            // A session that follows nothing is there, and that is all.
+            None => SubscriberState::Connected,
+        }
     }
 
     /// What tells it from all others, of all doors.

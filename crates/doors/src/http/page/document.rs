@@ -5,8 +5,8 @@
 
 use std::cmp::Reverse;
 
-use gapless_broker::{Broker, BrokerState, SubscriberState};
-use gapless_core::Timestamp;
+use gapless_broker::{Broker, BrokerState, MemberInfo, SubscriberState};
+use gapless_core::{Timestamp, TopicName};
 use serde_json::{Map, Value, json};
 
 use crate::http::page::clients::Client;
@@ -252,6 +252,16 @@ fn client_row(sampling: &Sampling, client: &Client, position: u64) -> Value {
             "address": at.session.address,
             "since_ms": at.session.since.0,
         });
+        let member = |(_, group, info): (u64, TopicName, MemberInfo)| {
+            json!({
+                "group": group.as_str(),
+                "name": info.name,
+                "in_flight": info.in_flight,
+                "window": info.window,
+                "active": info.active,
+            })
+        };
+        row["members"] = at.session.memberships().into_iter().map(member).collect();
     }
     row
 }

@@ -86,7 +86,7 @@ impl Connection {
         }
         let number = self.next_follow;
         self.next_follow += 1;
-        let joined = self.members.add(new, number, &self.ready);
+        let joined = self.members.add(new, number, (&self.ready, &self.session));
         self.put(joined, ids);
         self.hungry.push_back(number);
     }

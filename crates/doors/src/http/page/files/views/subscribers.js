@@ -99,8 +99,10 @@ function line() {
     update(row) {
       say(state, row.state);
       mark(state, "data-state", row.state);
-      say(follows, row.pattern ?? "nothing");
-      mark(follows, "data-none", !row.pattern);
+      const groups = (row.members ?? []).map((each) =>
+        `group ${each.group}: ${count(each.in_flight)} in flight${each.active ? "" : ", stands by"}`);
+      say(follows, [row.pattern, ...groups].filter(Boolean).join("; ") || "nothing");
+      mark(follows, "data-none", !row.pattern && groups.length === 0);
       const at = row.session;
       say(client, at ? [at.name, at.door, at.address].filter(Boolean).join(" · ") : "inside the server");
       mark(client, "title", at ? `session ${at.number}, since ${moment(at.since_ms)} (${span(Date.now() - at.since_ms)})` : null);
