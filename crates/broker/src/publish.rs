@@ -75,9 +75,9 @@ impl Publishing {
         done.map(|done| done.map(|()| std::mem::take(&mut self.acks)))
     }
 
-    /// Whether it waits for a flush.
-    pub fn needs_flush(&self) -> bool {
-        self.ticket.as_ref().is_some_and(Ticket::needs_flush)
+    /// Whether it waits for a flush that nobody is at.
+    pub fn may_lead(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::may_lead)
     }
 
     /// Makes it durable in this thread, unless somebody else is at it: faster than awaiting it

@@ -221,9 +221,10 @@ impl Ticket {
         self.marks.wait(self.lsn, self.wanted, turn)
     }
 
-    /// Whether a flush is still to come.
-    pub fn needs_flush(&self) -> bool {
-        self.wanted == Durability::Flushed && self.marks.reached(self.lsn) < self.wanted
+    /// Whether it waits for a flush that nobody is at.
+    pub fn may_lead(&self) -> bool {
+        let waits = self.marks.reached(self.lsn) < self.wanted;
+        waits && self.wanted == Durability::Flushed && !self.marks.is_led()
     }
 
     /// Writes and flushes in this thread, unless somebody else is at it: that saves two

@@ -199,6 +199,11 @@ impl Marks {
         drop(self.lead(waiting, &turn, Duration::ZERO));
     }
 
+    /// Whether somebody leads.
+    pub(crate) fn is_led(&self) -> bool {
+        lock(&self.waiting).leading
+    }
+
     /// Takes one turn as the leader, if nobody leads.
     pub(crate) fn try_turn(&self, turn: impl Fn() -> Turn) {
         let waiting = lock(&self.waiting);

@@ -196,7 +196,7 @@ impl Connection {
     pub(super) fn flush_here(&self) {
         if let [Owed { due: Due::Publishing(publishing, _), .. }] = self.publishes.as_slices().0
             && self.input.is_empty()
-            && publishing.needs_flush()
+            && publishing.may_lead()
             && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
         {
             tokio::task::block_in_place(|| publishing.lead());
