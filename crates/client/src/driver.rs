@@ -73,6 +73,8 @@ pub(crate) struct Driver {
     pub(crate) parts: Parts,
     pub(crate) now: Timestamp,
     pub(crate) inputs: VecDeque<Input>,
+    /// Empty but while stepping: its memory is kept for the next step.
+    effects: Vec<Effect>,
     stepping: bool,
     pub(crate) line: Line,
     frames: Vec<Frame>,
@@ -113,6 +115,7 @@ impl Driver {
             now: parts.clock.now(),
             parts,
             inputs: VecDeque::new(),
+            effects: Vec::new(),
             stepping: false,
             line: Line::Down,
             frames: Vec::new(),
@@ -299,13 +302,14 @@ impl Driver {
             return;
         }
         self.stepping = true;
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.effects);
         while let Some(input) = self.inputs.pop_front() {
             self.parts.link.step(self.now, input, &mut effects);
             for effect in effects.drain(..) {
                 self.perform(effect);
             }
         }
+        self.effects = effects;
         self.stepping = false;
     }
 

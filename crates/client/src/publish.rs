@@ -24,6 +24,11 @@ use crate::error::PublishError;
 use crate::options;
 use crate::socket::COPIED_BYTES_MAX;
 
+/// Bytes taken at first for the frame of a publish: enough for a small message.
+const FRAME_BYTES_EXPECTED: usize = 256;
+/// Bytes of a record beside its body, as far as most go: an id, a short key.
+const RECORD_BYTES_EXPECTED: usize = 48;
+
 /// What the server says to a publish it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -224,7 +229,9 @@ impl IdSource {
     }
 
     fn records(&self, messages: Vec<Message>) -> Result<(Records, bool), PublishError> {
-        let mut builder = RecordsBuilder::default();
+        let body = |message: &Message| message.body.as_ref().map_or(0, Bytes::len);
+        let expected = messages.iter().map(|each| body(each) + RECORD_BYTES_EXPECTED).sum();
+        let mut builder = RecordsBuilder::with_capacity(expected);
         let mut all_have_ids = true;
         for mut message in messages {
             self.give(&mut message);
@@ -288,7 +295,7 @@ impl Outgoing {
     }
 
     fn encode(verb: &Verb, repeatable: bool) -> Result<Self, PublishError> {
-        let mut frame = BytesMut::new();
+        let mut frame = BytesMut::with_capacity(FRAME_BYTES_EXPECTED);
         let mut tail = None;
         let ids = gapless_protocol::Ids::NONE;
         verb.encode_head(ids, FrameLimit::MAX, &mut frame, &mut |part| tail = Some(part.clone()))
