@@ -556,7 +556,7 @@ impl Member {
             let now = inner.clock.now();
             let found = state.ahead.find(&self.grants, now);
             if self.grants.len() == found.as_ref().map_or(0, |(_, count)| *count) {
-                state.ahead.forget(state.machine.first_ready());
+                state.ahead.forget(state.machine.first_wanted());
             }
             let Some((messages, count)) = found else {
                 self.grants.pop_front();

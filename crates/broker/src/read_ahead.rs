@@ -80,10 +80,10 @@ impl ReadAhead {
 
     /// Lets go of what lies before the first message to be handed out, and of the oldest if
     /// it is too much.
-    pub(crate) fn forget(&mut self, first_ready: Option<Position>) {
+    pub(crate) fn forget(&mut self, first_wanted: Option<Position>) {
         while let Some(front) = self.buffers.front() {
             let last = front.batches.last().map(|place| place.header.last_position());
-            let over = last.is_none_or(|last| first_ready.is_none_or(|ready| last < ready));
+            let over = last.is_none_or(|last| first_wanted.is_none_or(|first| last < first));
             if !over && (self.bytes <= READ_AHEAD_BYTES_MAX || self.buffers.len() == 1) {
                 return;
             }
@@ -258,7 +258,11 @@ impl Picked {
 
     fn copy(&mut self, memory: &[Bytes], place: &Place, stretches: &[(Position, Position)]) {
         self.close(memory);
-        let is_wanted = |at: Position| stretches.iter().any(|(from, to)| *from <= at && at <= *to);
+        // With keys there are many stretches, so each message looks for its own.
+        let is_wanted = |at: Position| {
+            let next = stretches.partition_point(|(_, to)| *to < at);
+            stretches.get(next).is_some_and(|(from, _)| *from <= at)
+        };
         for batch in batches(memory[place.part].slice(place.from..place.to)) {
             if let Some(left) = without(&batch, |record| is_wanted(batch.position_of(record))) {
                 self.tally.note(left.header());

@@ -475,3 +475,23 @@ fn a_pause_that_was_told_is_flushed_though_acks_need_not_be() {
     let is_paused = broker.describe_group(&name("g")).unwrap().state == GroupDoing::Paused;
     assert!(is_paused || paused.is_err(), "it was told that it is paused, and it is not");
 }
+
+#[test]
+fn what_waits_behind_its_key_is_handed_out_together_when_its_turn_comes() {
+    let world = World::new(22);
+    let broker = open(&world, Mode::Keyed);
+    for _ in 0..50 {
+        let message = |key: u64| Message::new("x").with_key(format!("k{key}"));
+        let batch: Vec<Message> = (0..10).map(message).collect();
+        broker.publish_batch(&name("t"), &batch, &PublishOptions::default()).wait().unwrap();
+    }
+    let mut member = join(&broker, "m", 100);
+    let (mut messages, mut hand_outs) = (0, 0);
+    while let Some(Ok(Handed::Messages(leased))) = step(&mut member) {
+        hand_outs += 1;
+        messages += leased.messages().count();
+        ack(&member, std::slice::from_ref(&leased));
+    }
+    // One of each key at a time; read again one by one, it were many more.
+    assert_eq!((messages, hand_outs), (500, 50));
+}

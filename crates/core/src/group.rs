@@ -461,8 +461,13 @@ impl Group {
         self.members.get(&member).map_or(0, |member| member.in_flight)
     }
 
-    /// Where the next message lies that may be handed out.
-    pub fn first_ready(&self) -> Option<Position> {
+    /// No message that is still to be handed out for the first time lies before this; `None`
+    /// when there is none.
+    pub fn first_wanted(&self) -> Option<Position> {
+        if self.open.counts().waiting > 0 {
+            // Who waits behind another of its key lies behind the first that is open.
+            return Some(self.floor().next());
+        }
         let last = self.open.first_ready()?;
         self.open.get(last).map(|run| run.first)
     }
