@@ -4,6 +4,7 @@ mod answers;
 pub mod http;
 pub mod native;
 mod sessions;
+mod sockets;
 
 use std::path::PathBuf;
 

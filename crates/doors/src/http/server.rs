@@ -20,7 +20,6 @@ use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 
-use crate::DoorError;
 use crate::Sessions;
 use crate::http::options::HttpOptions;
 use crate::http::page::Sampler;
@@ -28,6 +27,7 @@ use crate::http::problem::Problem;
 use crate::http::wire::{Io, Wire};
 use crate::http::{atomic, body, durable, follow, groups, health, messages, origin, page, problem};
 use crate::http::{source, topics};
+use crate::{DoorError, sockets};
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -293,8 +293,7 @@ async fn serve(
     closing: watch::Receiver<bool>,
     (stream, peer): (TcpStream, Peer),
 ) {
-    // Without it small answers wait for the other side's delayed acks.
-    let _ = stream.set_nodelay(true);
+    let _ = sockets::set_up(&stream);
     let wire = Wire::new(stream);
     let watched = Arc::clone(&wire);
     let service =

@@ -15,12 +15,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::DoorError;
 use crate::native::connection::Connection;
 use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
 use crate::native::stream::Stream;
 use crate::sessions::{Session, Sessions};
+use crate::{DoorError, sockets};
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -148,8 +148,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Without it small answers wait for the other side's delayed acks.
-                stream.set_nodelay(true)?;
+                sockets::set_up(&stream)?;
                 Ok((Stream::Tcp(stream), address.to_string()))
             }
             Self::Unix(listener) => {
