@@ -6,8 +6,8 @@
 use bytes::{Bytes, BytesMut};
 use gapless_core::{Position, Record, Records, RecordsBuilder};
 use gapless_protocol::{
-    Decoder, Frame, FrameLimit, GroupMessages, Kind, Messages, PartAck, SplitLimit, Verb, Which,
-    cut_leased, cut_messages, split,
+    Decoder, Frame, FrameLimit, GroupMessages, Kind, Messages, PartAck, PublishRun, SplitLimit,
+    Verb, Which, cut_leased, cut_messages, split,
 };
 
 /// Frames: decoding takes no memory, goes on after any byte, and can be undone.
@@ -66,6 +66,8 @@ pub fn verbs(input: &[u8]) {
     while let Ok(Some(frame)) = Decoder::default().decode(&mut wire) {
         verb(&frame);
     }
+    run(input);
+    run(&input.repeat(3));
     // Most of what a fuzzer makes is no frame: as kind, subject and payload it may be a verb.
     if let [kind, subject, rest @ ..] = input {
         let (subject, payload) = rest.split_at(usize::from(*subject).min(rest.len()));
@@ -77,6 +79,23 @@ pub fn verbs(input: &[u8]) {
             payload: Bytes::copy_from_slice(payload),
         });
     }
+}
+
+/// A run of publishes says what its frames say one by one.
+fn run(input: &[u8]) {
+    let Some(run) = PublishRun::look(input, FrameLimit::MAX) else { return };
+    let mut wire = BytesMut::from(&input[..run.bytes]);
+    assert_eq!(run.records.count as usize, run.msg_ids.len());
+    for (msg_id, record) in run.msg_ids.iter().zip(run.records.iter()) {
+        let frame = Decoder::default().decode(&mut wire).expect("a frame").expect("a whole frame");
+        let Ok(Verb::Publish(one)) = Verb::decode(&frame) else { panic!("no publish: {frame:?}") };
+        assert_eq!((&frame.msg_id, one.not_before), (msg_id, None));
+        assert_eq!((&one.topic, &one.options), (&run.topic, &run.options));
+        let offset = record.offset;
+        assert_eq!(one.records.iter().next(), Some(Record { offset: 0, ..record }));
+        assert!(one.records.count == 1 && offset < run.records.count);
+    }
+    assert!(wire.is_empty());
 }
 
 fn verb(frame: &Frame) {
