@@ -5,9 +5,11 @@
 //! flushes for everybody. A blocked publisher leads itself when nobody else does, which
 //! saves it two wake-ups; the flusher's thread leads for all who do not block.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::thread::Thread;
 use std::time::Duration;
 
 use gapless_core::Durability;
@@ -35,7 +37,7 @@ pub(crate) struct Marks {
     flushed: AtomicU64,
     failed: AtomicBool,
     waiting: Mutex<Waiting>,
-    /// Blocked publishers wait here for their mark, or for their turn to lead.
+    /// Those who must take a turn of their own wait here until nobody leads.
     turns: Condvar,
     /// The flusher's thread waits here for work.
     kicks: Condvar,
@@ -44,9 +46,13 @@ pub(crate) struct Marks {
 #[derive(Debug, Default)]
 struct Waiting {
     leading: bool,
-    /// How many are blocked: while nobody is, nobody is notified, which would cost a call of
-    /// the system each time.
+    /// How many wait for a turn of their own: while nobody does, nobody is notified, which
+    /// would cost a call of the system each time.
     blocked: usize,
+    /// Blocked publishers, parked until their mark is reached or it is their turn to lead.
+    /// Each is woken by itself: a crowd that is woken together for one of them to lead would
+    /// cost more than the flush.
+    parked: VecDeque<(Lsn, Durability, Thread)>,
     kicked: bool,
     failure: Option<Failure>,
     wakers: Vec<(Lsn, Durability, Waker)>,
@@ -106,11 +112,14 @@ impl Marks {
             }
             !over
         });
-        let blocked = waiting.blocked > 0;
+        waiting.parked.retain(|(lsn, wanted, thread)| {
+            let over = self.reached(*lsn) >= *wanted;
+            if over {
+                thread.unpark();
+            }
+            !over
+        });
         drop(waiting);
-        if blocked {
-            self.turns.notify_all();
-        }
         woken.into_iter().for_each(Waker::wake);
     }
 
@@ -121,6 +130,7 @@ impl Marks {
         self.failed.store(true, Ordering::Release);
         let wakers: Vec<Waker> = waiting.wakers.drain(..).map(|(_, _, waker)| waker).collect();
         let room = std::mem::take(&mut waiting.room);
+        waiting.parked.drain(..).for_each(|(_, _, thread)| thread.unpark());
         drop(waiting);
         self.turns.notify_all();
         self.kicks.notify_all();
@@ -168,6 +178,7 @@ impl Marks {
         wanted: Durability,
         turn: impl Fn() -> Turn,
     ) -> Result<Durability, Failure> {
+        let me = std::thread::current();
         let mut waiting = lock(&self.waiting);
         loop {
             let reached = self.reached(lsn);
@@ -178,7 +189,14 @@ impl Marks {
                 return Err(failure.clone());
             }
             if waiting.leading {
-                waiting = self.block(waiting);
+                waiting.parked.push_back((lsn, wanted, me.clone()));
+                drop(waiting);
+                std::thread::park();
+                waiting = lock(&self.waiting);
+                // Those whose mark is reached were taken out, or are about to be.
+                if self.reached(lsn) < wanted {
+                    waiting.parked.retain(|(_, _, thread)| thread.id() != me.id());
+                }
                 continue;
             }
             waiting = self.lead(waiting, &turn, FULL_RETRY).0;
@@ -293,6 +311,11 @@ impl Drop for Leader<'_> {
         waiting.leading = false;
         if waiting.blocked > 0 {
             self.0.turns.notify_all();
+        }
+        // The next leader, if it is not somebody who comes just now. It stays in the queue
+        // until it has looked, so that the one who leads before it wakes it again.
+        if let Some((_, _, next)) = waiting.parked.front() {
+            next.unpark();
         }
         if waiting.kicked {
             self.0.kicks.notify_one();
