@@ -5,6 +5,7 @@
 //! itself; those have a server in a process of its own and talks to it over a socket.
 
 pub(crate) mod all;
+pub(crate) mod create;
 pub(crate) mod follow;
 pub(crate) mod history;
 pub(crate) mod http;

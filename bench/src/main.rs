@@ -17,7 +17,7 @@ use gapless_core::Durability;
 
 use benches::all::{self, Plan};
 use benches::store::Result;
-use benches::{follow, history, http, memory, mixed, open, publish, wire};
+use benches::{create, follow, history, http, memory, mixed, open, publish, wire};
 
 /// No store of a bench is larger: a slip of the keyboard above it.
 const GIGABYTES_MAX: f64 = 1000.0;
@@ -45,6 +45,8 @@ enum Bench {
     Disk(DiskOptions),
     /// Publishing: one at a time, many in flight, many threads.
     Publish(PublishArgs),
+    /// Making topics: all at once, many in flight, many threads.
+    Create(CreateArgs),
     /// Following live: messages delivered, and how late.
     Follow(FollowArgs),
     /// Reading stored messages: one topic, many, a pattern.
@@ -61,7 +63,7 @@ enum Bench {
     Compare(compare::CompareArgs),
     /// Over HTTP, beside the native door of the same server.
     Http(HttpArgs),
-    /// Every bench but `compare` and `http`.
+    /// Every bench but `compare`, `create` and `http`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -99,6 +101,13 @@ struct PublishArgs {
     /// Only 1,000 in flight of this durability (memory, written, flushed): for a profiler.
     #[arg(long, value_parser = parse_durability)]
     only_in_flight: Option<Durability>,
+}
+
+#[derive(Args)]
+struct CreateArgs {
+    /// How many topics each case makes.
+    #[arg(long, default_value_t = 20_000)]
+    topics: usize,
 }
 
 #[derive(Args)]
@@ -245,6 +254,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
     let table = match bench {
         Bench::Disk(args) => hardware::report(dir, args.seconds)?,
         Bench::Publish(args) => publish::run(dir, &args.options())?,
+        Bench::Create(args) => create::run(dir, create::Options { topics: args.topics })?,
         Bench::Follow(args) => follow::run(dir, &args.options())?,
         Bench::History(args) => history::run(dir, &args.options())?,
         Bench::Open(args) => open::run(dir, (args.gigabytes * GIGABYTE) as u64)?,
@@ -367,8 +377,8 @@ mod tests {
     #[test]
     fn every_bench_is_understood_by_its_defaults() {
         let benches = [
-            "disk", "publish", "follow", "history", "open", "memory", "mixed", "wire", "compare",
-            "http", "all",
+            "disk", "publish", "create", "follow", "history", "open", "memory", "mixed", "wire",
+            "compare", "http", "all",
         ];
         for bench in benches {
             assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");

@@ -1,6 +1,9 @@
 //! Topics: made, configured, described, listed, deleted; each change flushed before it is told.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use gapless_core::topic::Input;
 use gapless_core::{
@@ -45,6 +48,34 @@ pub struct TopicPlace {
     pub next: Seq,
 }
 
+/// A topic that is made and not flushed yet: await it, or block on it.
+#[must_use = "only when it is done does the topic survive power loss"]
+pub struct CreatingTopic {
+    inner: Arc<Inner>,
+    cell: Arc<Cell>,
+    ticket: Option<Ticket>,
+}
+
+impl CreatingTopic {
+    fn wait(mut self) -> Result<TopicInfo, TopicError> {
+        confirmed(self.ticket.take())?;
+        Ok(self.inner.describe(&self.cell))
+    }
+}
+
+impl Future for CreatingTopic {
+    type Output = Result<TopicInfo, TopicError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(ticket) = &mut self.ticket {
+            let done = ready!(Pin::new(ticket).poll(context));
+            self.ticket = None;
+            done.map_err(|_| PubSubError::Poisoned)?;
+        }
+        Poll::Ready(Ok(self.inner.describe(&self.cell)))
+    }
+}
+
 impl Broker {
     /// Makes a topic. One that is there with equal settings is fine.
     ///
@@ -55,11 +86,24 @@ impl Broker {
         name: &TopicName,
         settings: TopicSettings,
     ) -> Result<TopicInfo, TopicError> {
+        self.creating_topic(name, settings)?.wait()
+    }
+
+    /// As [`Broker::create_topic`], for those who must not block: awaiting it asks for the
+    /// flush, which all who wait at that moment share.
+    ///
+    /// # Errors
+    /// Says why not; nothing was changed then.
+    pub fn creating_topic(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<CreatingTopic, TopicError> {
         if name.is_system() {
             return Err(TopicError::System(name.clone()));
         }
-        let cell = self.inner.create_topic(name, settings)?;
-        Ok(self.inner.describe(&cell))
+        let (cell, ticket) = self.inner.begin_topic(name, settings)?;
+        Ok(CreatingTopic { inner: Arc::clone(&self.inner), cell, ticket })
     }
 
     /// Makes many topics of the same settings with one flush; those that are there with

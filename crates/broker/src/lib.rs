@@ -61,7 +61,7 @@ mod topics;
 mod volatile;
 mod wait;
 
-pub use admin::{TopicInfo, TopicPlace};
+pub use admin::{CreatingTopic, TopicInfo, TopicPlace};
 pub use broker::{Broker, BrokerOptions, BrokerState};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
 pub use counts::{DeliveryCounts, TopicCounts};

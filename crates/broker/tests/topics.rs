@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use gapless_broker::{Broker, Delivery, FollowError, From, SubscribeError, TopicError};
+use gapless_broker::{Broker, Delivery, FollowError, From, SubscribeError, TopicError, block_on};
 use gapless_core::{
     DedupWindow, Durability, GapReason, Message, PublishOptions, Retention, Seq, SettingsError,
     Storage, TopicSettings,
@@ -33,6 +33,26 @@ fn c1_a_topic_made_twice_with_equal_settings_is_one_topic() {
     assert!(matches!(other, Err(TopicError::Exists(_))), "{other:?}");
     assert_eq!(broker.describe_topic(&name("a.b")).unwrap().settings, kept_for(5));
     broker.close().unwrap();
+}
+
+#[test]
+fn c1_topics_made_at_the_same_time_share_a_flush() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::open(on_disk(folder.path())).unwrap();
+    let names: Vec<_> = (0..32).map(|number| name(&format!("orders.{number}"))).collect();
+    let flushes = broker.journal_stats().flushes;
+    let making: Vec<_> = names
+        .iter()
+        .map(|name| broker.creating_topic(name, TopicSettings::default()).unwrap())
+        .collect();
+    for (making, name) in making.into_iter().zip(&names) {
+        assert_eq!(block_on(making).unwrap().name, *name);
+    }
+    let flushes = broker.journal_stats().flushes - flushes;
+    assert!(flushes < 8, "{flushes} flushes for {} topics", names.len());
+    drop(broker);
+    let broker = Broker::open(on_disk(folder.path())).unwrap();
+    assert!(names.iter().all(|name| broker.topic_place(name).is_ok()));
 }
 
 #[test]
