@@ -24,10 +24,10 @@ use crate::follow_topic::closed_or_read;
 use crate::router::Mailbox;
 use crate::subscription::Shared;
 
+/// What a step of history gives.
 /// Topics that a follower remembers; past it, it asks for each again.
 const CELLS_MAX: usize = 65_536;
 
-/// What a step of history gives.
 type Step = Result<Vec<Bytes>, ReadError>;
 
 /// A place in the journal.
@@ -126,14 +126,14 @@ impl PatternFollower {
                 let bytes: usize = parts.iter().map(Bytes::len).sum();
                 inner.metrics.recovered_bytes.increment(bytes as u64);
                 shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                if next < inner.journal.tail_first() {
-                    // The next step is read while this one is being used.
-                    self.read(inner, next);
-                }
                 self.tell_trimmed(inner);
                 self.hand_out(inner, parts);
                 self.next = self.next.max(next);
                 shared.place.store(self.next.prev().0, Ordering::Relaxed);
+                if self.next < inner.journal.tail_first() {
+                    // The next step is read while this one is being used.
+                    self.read(inner);
+                }
                 continue;
             }
             // Taken in turns, so that neither kind can hold up the other for ever.
@@ -219,16 +219,15 @@ impl PatternFollower {
                     self.tell(Delivery::Recovering { from, to });
                 }
                 self.tell_trimmed(inner);
-                self.read(inner, self.next);
+                self.read(inner);
                 Ok(true)
             }
         }
     }
 
-    /// Begins to read a step of history from `next` on.
-    fn read(&mut self, inner: &Arc<Inner>, next: Position) {
-        let at_place = self.reader.take().filter(|reader| reader.next() == next);
-        let reader = at_place.unwrap_or_else(|| PatternReader::new(next));
+    fn read(&mut self, inner: &Arc<Inner>) {
+        let at_place = self.reader.take().filter(|reader| reader.next() == self.next);
+        let reader = at_place.unwrap_or_else(|| PatternReader::new(self.next));
         let (pattern, broker) = (self.pattern.clone(), Arc::downgrade(inner));
         let is_wanted = Arc::new(move |id: TopicId| {
             broker.upgrade().is_some_and(|inner| wanted(&inner, &pattern, id).is_some())
