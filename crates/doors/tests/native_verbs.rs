@@ -64,6 +64,29 @@ fn topics_are_made_set_looked_at_listed_purged_and_deleted() {
 }
 
 #[test]
+fn a_topic_takes_messages_that_are_sent_right_behind_the_question_that_makes_it() {
+    let server = Server::open();
+    let mut peer = server.peer();
+    let (mut wire, mut ids) = (BytesMut::new(), Vec::new());
+    for number in 0..50 {
+        let topic = format!("made.{number}");
+        let verbs: [Verb; 2] =
+            [create(&topic).into(), publish(&topic, &[Message::new("first")]).into()];
+        for verb in verbs {
+            let (id, frame) = peer.frame(verb);
+            wire.extend_from_slice(&frame);
+            ids.push(id);
+        }
+    }
+    peer.send_bytes(&wire);
+    for pair in ids.chunks_exact(2) {
+        assert!(matches!(peer.answer(pair[0]), Verb::TopicInfo(_)));
+        assert_eq!(accepted(&peer.answer(pair[1])).accepted.first, Seq(1));
+    }
+    server.still_works();
+}
+
+#[test]
 fn publishes_are_numbered_in_the_order_they_were_sent() {
     let server = Server::open();
     server.create("numbers");

@@ -48,11 +48,6 @@ pub(crate) fn delayed(publish: &Publish, at: Timestamp) -> Option<Message> {
 pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
     let broker = &shared.broker;
     match verb {
-        Verb::TopicCreate(asked) => {
-            or_error(broker.create_topic(&asked.topic, asked.settings), |info| {
-                topic_info(info).into()
-            })
-        }
         Verb::TopicConfigure(asked) => {
             or_error(broker.configure_topic(&asked.topic, asked.settings), |info| {
                 topic_info(info).into()

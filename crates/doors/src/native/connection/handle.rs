@@ -9,6 +9,7 @@ use gapless_protocol::{
 
 use super::publish::Due;
 use super::{Connection, Stage};
+use crate::answers::topic_error;
 use crate::native::requests::client_list;
 
 impl Connection {
@@ -42,6 +43,12 @@ impl Connection {
             }
             (_, Verb::Publish(publish)) => self.publish(frame, publish, ids),
             (_, Verb::Commit(commit)) => self.commit(frame, commit, ids),
+            (_, Verb::TopicCreate(asked)) => {
+                match self.shared.broker.creating_topic(&asked.topic, asked.settings) {
+                    Ok(topic) => self.owe_later(Due::Making(topic), frame.bytes(), ids),
+                    Err(failed) => self.put(topic_error(&failed), ids),
+                }
+            }
             (_, Verb::Subscribe(subscribe)) => self.subscribe(subscribe, ids),
             (_, Verb::Unsubscribe(asked)) => match self.follows.remove(&asked.subscription) {
                 Some(followed) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
-use gapless_broker::{Atomic, Broker, Publishing};
+use gapless_broker::{Atomic, Broker, CreatingTopic, Publishing};
 use gapless_core::{PubSubError, PublishAck, RejectReason};
 use gapless_protocol::{
     Commit, Frame, GroupStep, Ids, Publish, PublishAck as AckVerb, PublishRun, Verb,
@@ -14,7 +14,7 @@ use gapless_protocol::{
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{Connection, Stage};
-use crate::answers::{part_ack, trouble};
+use crate::answers::{or_error, part_ack, topic_info, trouble};
 use crate::native::deliver::put_with;
 use crate::native::group::Said;
 use crate::native::requests::delayed;
@@ -31,6 +31,8 @@ pub(super) enum Due {
     Publishing(Publishing, Vec<u32>),
     /// Publishes of one message each that were taken together, and the id of each.
     Run(Publishing, Vec<[u8; 16]>),
+    /// A topic that is being made.
+    Making(CreatingTopic),
     /// What a member of a group said.
     Said(Said),
 }
@@ -60,6 +62,10 @@ impl Owed {
                     let ack = |acks: &Vec<PublishAck>| vec![part_ack(&acks[index], 1)];
                     put_ack(answer.map(|acks| AckVerb { parts: ack(acks) }.into()), ids, put);
                 }
+            }
+            Due::Making(topic) => {
+                let made = ready!(Pin::new(topic).poll(context));
+                put(or_error(made, |info| topic_info(info).into()), self.ids);
             }
             Due::Said(said) => {
                 let done = ready!(said.poll(context)).map(Verb::from);
