@@ -34,14 +34,10 @@ impl Inner {
         // Also when nothing had gathered: room may have been made just before somebody
         // began to wait for it. Not when there is none, or it would be woken in vain.
         let unsealed = self.unsealed.load(Ordering::Acquire);
-        if turned == Turn::Full {
-            return turned;
-        }
-        if unsealed <= self.options.unsealed_bytes_max {
+        if turned == Turn::Done && unsealed <= self.options.unsealed_bytes_max {
             self.marks.room_made();
         }
-        let more = lock(&self.gather).waiting_bytes() > 0;
-        if more { Turn::More } else { Turn::Done }
+        turned
     }
 
     fn write_gathered(&self) -> Turn {

@@ -25,8 +25,6 @@ const FULL_RETRY: Duration = Duration::from_millis(20);
 pub(crate) enum Turn {
     /// All that had gathered is written, or the journal has failed.
     Done,
-    /// The same, and more has gathered meanwhile.
-    More,
     /// The disk is full: trying again at once would be in vain.
     Full,
 }
@@ -232,10 +230,8 @@ impl Marks {
         }
     }
 
-    /// The life of the flusher's thread: a turn whenever somebody asked for one; another at
-    /// once if more has gathered meanwhile, so that the disk does not rest until those who
-    /// gathered it have been woken and ask; and while the disk is full one now and then, so
-    /// that all goes on by itself when it is not.
+    /// The life of the flusher's thread: a turn whenever somebody asked for one, and while
+    /// the disk is full one now and then, so that all goes on by itself when it is not.
     pub(crate) fn serve(&self, turn: impl Fn() -> Turn) {
         let mut waiting = lock(&self.waiting);
         while waiting.failure.is_none() {
@@ -246,7 +242,7 @@ impl Marks {
             waiting.kicked = false;
             let turned;
             (waiting, turned) = self.lead(waiting, &turn, FULL_RETRY);
-            waiting.kicked |= turned != Turn::Done;
+            waiting.kicked |= turned == Turn::Full;
         }
     }
 
