@@ -110,17 +110,19 @@ fn take_all(
     let is_over = &AtomicBool::new(false);
     let meter = Meter::start(&stage.server)?;
     thread::scope(|scope| {
-        let take = |(member, mut link)| -> Result<()> {
+        let take_some = |(member, mut link)| -> Result<()> {
             groups.join(&mut link, group, member)?;
             loop {
                 let mut seen = Seen::default();
-                match link.receive(&mut seen) {
-                    Ok(()) => taken.fetch_add(seen.messages, Ordering::AcqRel),
-                    // There is nothing left, and the link was closed to say so.
-                    Err(_) if is_over.load(Ordering::Acquire) => return Ok(()),
-                    Err(error) => return Err(error),
-                };
+                link.receive(&mut seen)?;
+                taken.fetch_add(seen.messages, Ordering::AcqRel);
             }
+        };
+        let take = |each| match take_some(each) {
+            // There is nothing left, and the link was closed to say so; the others may have
+            // taken everything before this one had joined.
+            Err(_) if is_over.load(Ordering::Acquire) => Ok(()),
+            other => other,
         };
         let links = links.into_iter().enumerate();
         let threads: Vec<_> = links.map(|each| scope.spawn(move || take(each))).collect();
