@@ -118,7 +118,7 @@ fn take_all(
                 taken.fetch_add(seen.messages, Ordering::AcqRel);
             }
         };
-        let take = |each| match take_some(each) {
+        let take = move |each| match take_some(each) {
             // There is nothing left, and the link was closed to say so; the others may have
             // taken everything before this one had joined.
             Err(_) if is_over.load(Ordering::Acquire) => Ok(()),
