@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// Bytes that a connection writes before others get their turn.
 const TURN_BYTES: usize = 256 * 1024;
 /// Bytes that all who recover write between two rests while somebody is live.
-const SHARED_BYTES: usize = 1024 * 1024;
+const SHARED_BYTES: usize = 256 * 1024;
 /// The least that is worth a turn.
 const SHARE_BYTES_MIN: usize = 32 * 1024;
 /// How long one who recovers rests after its share. The runtime's timers tell milliseconds.
