@@ -50,7 +50,7 @@ fn c1_topics_made_at_the_same_time_share_a_flush() {
     }
     let flushes = broker.journal_stats().flushes - flushes;
     assert!(flushes < 8, "{flushes} flushes for {} topics", names.len());
-    drop(broker);
+    broker.close().unwrap();
     let broker = Broker::open(on_disk(folder.path())).unwrap();
     assert!(names.iter().all(|name| broker.topic_place(name).is_ok()));
 }
