@@ -124,14 +124,15 @@ fn waits(params: &mut Params) -> Result<bool, Problem> {
     Ok(params.switch("wait")?.unwrap_or(true))
 }
 
+/// Says it for every member that holds some of them, and tells what came of all.
 async fn outcome(
-    acks: impl IntoIterator<Item = Acking>,
-    lost: u64,
+    held: Held,
     wait: bool,
+    say: impl Fn(&MemberHandle, &[Lease]) -> Acking,
 ) -> Result<JsonAnswer<Value>, Problem> {
-    let mut sum = AckOutcome { taken: 0, refused: lost };
+    let mut sum = AckOutcome { taken: 0, refused: held.lost };
     // All count already; they become durable together.
-    let acks: Vec<Acking> = acks.into_iter().collect();
+    let acks: Vec<Acking> = held.by_member().map(|(member, leases)| say(member, leases)).collect();
     for ack in acks {
         let each = if wait { ack.await? } else { ack.outcome()? };
         sum.taken += each.taken;
@@ -150,8 +151,7 @@ pub(super) async fn ack(
     params.finish()?;
     said.only(&["leases"])?;
     let held = held(&shared, Some(&group), said.leases()?)?;
-    let acks: Vec<_> = held.by_member().map(|(member, leases)| member.ack(leases)).collect();
-    outcome(acks, held.lost, wait).await
+    outcome(held, wait, |member, leases| member.ack(leases)).await
 }
 
 pub(super) async fn nack(
@@ -165,9 +165,7 @@ pub(super) async fn nack(
     said.only(&["leases", "delay_ms", "reason"])?;
     let (delay, reason) = (said.delay_ms.map(Duration::from_millis), said.reason()?);
     let held = held(&shared, Some(&group), said.leases()?)?;
-    let nack = |(member, leases): (&MemberHandle, &[Lease])| member.nack(leases, delay, reason);
-    let nacks: Vec<_> = held.by_member().map(nack).collect();
-    outcome(nacks, held.lost, wait).await
+    outcome(held, wait, |member, leases| member.nack(leases, delay, reason)).await
 }
 
 pub(super) async fn terminate(
@@ -181,9 +179,7 @@ pub(super) async fn terminate(
     said.only(&["leases", "reason"])?;
     let reason = said.reason()?;
     let held = held(&shared, Some(&group), said.leases()?)?;
-    let ends: Vec<_> =
-        held.by_member().map(|(member, leases)| member.terminate(leases, reason)).collect();
-    outcome(ends, held.lost, wait).await
+    outcome(held, wait, |member, leases| member.terminate(leases, reason)).await
 }
 
 pub(super) async fn extend(
@@ -228,7 +224,8 @@ pub(super) async fn commit(
         return Err(Problem::bad_request(detail));
     };
     let using = member(&shared, &group, name)?;
-    outcome([using.session.handle.commit(Position(position))], 0, wait).await
+    let held = Held { sessions: vec![(using, Vec::new())], lost: 0 };
+    outcome(held, wait, |member, _| member.commit(Position(position))).await
 }
 
 pub(super) async fn leave(
