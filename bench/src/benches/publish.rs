@@ -38,6 +38,10 @@ const CROWD: usize = 16;
 /// Rounds of ours and of the disk's that take turns.
 const ROUNDS: u32 = 4;
 
+/// At least so long is published before it is measured: a new store makes its log's files
+/// as it first needs them, and the system gets the memory for them.
+const WARM_UP_SECONDS: f64 = 2.0;
+
 /// What is measured, and for how long.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -158,7 +162,7 @@ fn in_flight(
     let topic = topic(&broker, durability)?;
     let seconds = options.seconds / 2.0;
     let shape = Shape { bytes, batch, durability };
-    shape.publish_for(&broker, &topic, (seconds / 4.0, options.bytes_max / 4))?;
+    shape.publish_for(&broker, &topic, (seconds.max(WARM_UP_SECONDS), options.bytes_max / 2))?;
     let (mut ours, mut raw_bytes, mut raw_seconds) = (Total::default(), 0.0, 0.0);
     for _ in 0..2 {
         let round = shape.publish_for(&broker, &topic, (seconds, options.bytes_max / 2))?;

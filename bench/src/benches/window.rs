@@ -1,15 +1,16 @@
 //! Many publishes in flight from one thread, by the smallest executor there is.
 //!
 //! Acks come in the order of the publishes, so only the oldest is polled, and the others are
-//! looked at after it. It is polled as soon as it is the oldest, and not only when the window
-//! is full: that is what asks for a flush, and so the next publishes gather while one is
-//! under way. A publish that is refused because too much waits to be written goes
+//! looked at after it. It is polled as soon as it is the oldest, when it was woken, and not
+//! only when the window is full: that is what asks for a flush, and so the next publishes
+//! gather while one is under way. A publish that is refused because too much waits to be written goes
 //! again when the oldest is done, or, if none is in flight, when there is room.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -24,31 +25,39 @@ pub(crate) struct Window<'a> {
     in_flight: VecDeque<Publishing>,
     depth: usize,
     waker: Waker,
+    woken: Arc<Unpark>,
     /// Times a publish was refused and had to go again.
     pub(crate) retries: u64,
 }
 
-struct Unpark(Thread);
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+impl Unpark {
+    fn this_thread() -> Arc<Self> {
+        Arc::new(Self { thread: thread::current(), woken: AtomicBool::new(false) })
     }
 }
 
-/// A waker that ends a [`thread::park`] of this thread.
-pub(crate) fn unpark_this_thread() -> Waker {
-    Waker::from(Arc::new(Unpark(thread::current())))
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
 }
 
 impl<'a> Window<'a> {
     /// A window of at most `depth` publishes, for this thread.
     pub(crate) fn new(broker: &'a Broker, depth: usize) -> Self {
+        let woken = Unpark::this_thread();
         Self {
             broker,
             in_flight: VecDeque::with_capacity(depth),
             depth,
-            waker: unpark_this_thread(),
+            waker: Waker::from(Arc::clone(&woken)),
+            woken,
             retries: 0,
         }
     }
@@ -57,6 +66,8 @@ impl<'a> Window<'a> {
     pub(crate) fn publish(&mut self, send: impl Fn(&Broker) -> Publishing) -> Result<()> {
         if self.in_flight.len() >= self.depth {
             self.wait_for_oldest()?;
+            self.take_done()?;
+        } else if self.woken.woken.swap(false, Ordering::Acquire) {
             self.take_done()?;
         }
         loop {

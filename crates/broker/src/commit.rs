@@ -17,6 +17,7 @@ use gapless_core::{
     TopicName, resolve,
 };
 use gapless_journal::{Append, ReadError, Sink, checksum};
+use smallvec::SmallVec;
 
 use crate::broker::Inner;
 use crate::cell::{Cell, CellState};
@@ -103,7 +104,7 @@ impl Inner {
         if let Some(reason) = self.check_cells(&atomic.cells) {
             return self.reject(&cells_name(), reason);
         }
-        self.commit(parts, &atomic, options)
+        self.commit(&mut parts, &atomic, options)
     }
 
     fn check_cells(&self, cells: &[(Bytes, Option<Bytes>)]) -> Option<RejectReason> {
@@ -123,11 +124,11 @@ impl Inner {
     /// The one way into the journal for messages.
     pub(crate) fn commit(
         &self,
-        mut parts: Vec<Prepared>,
+        parts: &mut [Prepared],
         atomic: &Atomic,
         options: &PublishOptions,
     ) -> Publishing {
-        for part in &mut parts {
+        for part in &mut *parts {
             if let Err(error) = self.look_up_key(part) {
                 return Publishing::failed(error);
             }
@@ -135,7 +136,7 @@ impl Inner {
         let count = self.published.fetch_add(1, Ordering::Relaxed);
         let began = count.is_multiple_of(TIMED_ONE_IN).then(|| self.clock.monotonic());
         let mut publishing = loop {
-            match self.try_commit(&mut parts, atomic, options) {
+            match self.try_commit(parts, atomic, options) {
                 Tried::Done(publishing) => break publishing,
                 Tried::KeyMoved(at) => {
                     if let Err(error) = self.look_up_key(&mut parts[at]) {
@@ -203,9 +204,9 @@ impl Inner {
             Some(groups) => groups,
             None => return Tried::Done(self.reject(&cells_name(), RejectReason::LeaseLost)),
         };
-        let mut order: Vec<usize> = (0..parts.len()).collect();
+        let mut order: SmallVec<[usize; 1]> = (0..parts.len()).collect();
         order.sort_unstable_by_key(|&at| parts[at].cell.id);
-        let mut states: Vec<Option<MutexGuard<'_, CellState>>> = Vec::new();
+        let mut states: SmallVec<[Option<MutexGuard<'_, CellState>>; 1]> = SmallVec::new();
         states.resize_with(parts.len(), || None);
         let mut wanted = Durability::Memory;
         let mut required = Durability::Memory;
@@ -255,7 +256,7 @@ impl Inner {
         let time = append.time(self.clock.now());
         let mut machines = Vec::new();
         let several = parts.len() > 1;
-        let mut offers = Vec::with_capacity(parts.len());
+        let mut offers: SmallVec<[Numbers; 1]> = SmallVec::with_capacity(parts.len());
         for (part, state) in parts.iter().zip(&mut states) {
             let state = state.as_mut().expect("every part's topic was locked above");
             if several {

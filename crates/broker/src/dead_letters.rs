@@ -256,12 +256,12 @@ impl Inner {
     fn commit_group(
         &self,
         group: &Arc<GroupCell>,
-        parts: Vec<Prepared>,
+        mut parts: Vec<Prepared>,
         part: GroupPart,
     ) -> Result<Committing, GroupError> {
         let atomic = Atomic { groups: vec![(Arc::clone(group), part)], ..Atomic::default() };
         let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
-        let mut publishing = self.commit(parts, &atomic, &options);
+        let mut publishing = self.commit(&mut parts, &atomic, &options);
         match Pin::new(&mut publishing).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => Ok(Committing(Some(publishing))),
             Poll::Ready(Ok(PublishAck::Rejected(reason))) if reason != RejectReason::LeaseLost => {

@@ -89,7 +89,7 @@ impl Broker {
             return Ok(false);
         }
         let atomic = Atomic { delay_done: Some((cell, seq, true)), ..Atomic::default() };
-        let ack = self.inner.commit(Vec::new(), &atomic, &PublishOptions::default()).await?;
+        let ack = self.inner.commit(&mut [], &atomic, &PublishOptions::default()).await?;
         match ack {
             PublishAck::Rejected(RejectReason::QueueFull) => Err(PubSubError::Unavailable),
             PublishAck::Rejected(_) => Ok(false),
@@ -166,7 +166,7 @@ impl Inner {
             return self.reject(topic, RejectReason::InvalidPayload);
         }
         let part = Prepared::new(cell, records.finish(), None);
-        let publishing = self.commit(vec![part], &Atomic::default(), options);
+        let publishing = self.commit(&mut [part], &Atomic::default(), options);
         self.keeper.wake();
         publishing.map_acks(|ack| match ack {
             PublishAck::Accepted(accepted) => {
@@ -262,13 +262,13 @@ impl Inner {
         &self,
         cell: &Arc<Cell>,
         seq: Seq,
-        parts: Vec<Prepared>,
+        mut parts: Vec<Prepared>,
     ) -> Result<(), RejectReason> {
         let done = Some((Arc::clone(cell), seq, false));
         let atomic = Atomic { delay_done: done, ..Atomic::default() };
         // Nobody waits for it: the ack was given when it was scheduled.
         let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
-        let publishing = self.commit(parts, &atomic, &options);
+        let publishing = self.commit(&mut parts, &atomic, &options);
         if publishing.is_accepted() {
             return Ok(());
         }

@@ -347,7 +347,7 @@ impl Broker {
         match self.inner.topics.find(topic) {
             Some(cell) if cell.lock().is_durable() => {
                 let part = Prepared::new(cell, records, options.expect).acked(acks);
-                self.inner.commit(vec![part], &Atomic::default(), options)
+                self.inner.commit(&mut [part], &Atomic::default(), options)
             }
             Some(cell) => self.inner.publish_volatile(&cell, (&records, acks), options),
             None => self.inner.publish_subject(topic, (&records, acks), options),

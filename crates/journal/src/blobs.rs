@@ -59,6 +59,9 @@ pub trait Blobs: Send + Sync + Debug {
 pub trait BlobWriter: Send + Debug {
     /// Adds bytes at the end. After an error only dropping makes sense.
     fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError>;
+    /// Says that nobody is expected to read the blob soon: memory in which the store would
+    /// keep a copy can serve others. A hint.
+    fn read_rarely(&mut self) {}
     /// Gives the blob its name. When it returns [`Created::New`], the whole blob is
     /// visible and survives power loss. After an error the blob may or may not be there,
     /// whole: [`Blobs::open`] tells.

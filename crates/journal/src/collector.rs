@@ -311,6 +311,8 @@ impl Inner {
             return Ok(true);
         }
         match self.small_run(&segments) {
+            // That can wait until there is time.
+            Some(_) if lock(&self.sealed).hurried => Ok(false),
             Some(run) => {
                 self.rewrite(&segments[run], &mut dropper, &compactor)?;
                 Ok(true)

@@ -35,6 +35,7 @@ pub fn check_blobs<B: Blobs>(make: impl Fn() -> B) {
     first_of_a_name_wins(&make());
     ranges_are_exact(&make());
     large_blob_streams(&make());
+    blob_that_is_read_rarely_is_like_any_other(&make());
     list_is_sorted_by_prefix(&make());
     delete_is_idempotent(&make());
     bad_names_are_refused(&make());
@@ -311,6 +312,20 @@ fn large_blob_streams(blobs: &dyn Blobs) {
     }
     writer.finish().expect("finish");
     assert!(blobs.read("large").expect("read") == piece.repeat(4), "bytes differ");
+}
+
+fn blob_that_is_read_rarely_is_like_any_other(blobs: &dyn Blobs) {
+    const MIB: usize = 1024 * 1024;
+    for (number, bytes) in [1, 4096, MIB, MIB + 4096, 3 * MIB + 77].into_iter().enumerate() {
+        let body: Vec<u8> = (0..bytes).map(|at| (at / 7 % 251) as u8).collect();
+        let name = format!("rare-{number}");
+        let mut writer = blobs.create(&name).expect("create");
+        writer.write(&body[..bytes / 3]).expect("write");
+        writer.read_rarely();
+        writer.write(&body[bytes / 3..]).expect("write");
+        assert_eq!(writer.finish().expect("finish"), Created::New);
+        assert!(blobs.read(&name).expect("read") == body, "{bytes} bytes come back as they were");
+    }
 }
 
 fn list_is_sorted_by_prefix(blobs: &dyn Blobs) {

@@ -9,7 +9,8 @@
 //! rename replaces.
 
 use std::{
-    fmt, io,
+    fmt,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -98,6 +99,7 @@ impl Blobs for DirBlobs {
             temp: Some(temp),
             file,
             written: 0,
+            past_cache: false,
             buffer: Buffer::new(),
         }))
     }
@@ -120,7 +122,7 @@ impl Blobs for DirBlobs {
     fn delete(&self, name: &str) -> Result<(), BlobError> {
         check_name(name)?;
         match self.shared.fs.remove(&self.path(name)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
             done => done.map_err(|source| blob_error("delete", name, source)),
         }
     }
@@ -133,6 +135,8 @@ struct DirBlobWriter {
     temp: Option<PathBuf>,
     file: Arc<dyn FsFile>,
     written: u64,
+    /// Whether writes go past the system's cache.
+    past_cache: bool,
     buffer: Buffer,
 }
 
@@ -144,12 +148,22 @@ impl fmt::Debug for DirBlobWriter {
 
 impl DirBlobWriter {
     fn write_out(&mut self) -> Result<(), BlobError> {
+        if self.past_cache && !self.buffer.is_full() {
+            // The end need not be a whole page.
+            self.past_cache = self.file.write_past_cache(false);
+        }
         let bytes = self.buffer.bytes();
-        let done = self.file.write_all_at(&[bytes], self.written);
+        let mut done = self.file.write_all_at(&[bytes], self.written);
+        if self.past_cache && done.as_ref().is_err_and(|e| e.kind() == ErrorKind::InvalidInput) {
+            // A file system that wants it otherwise than in whole pages.
+            self.past_cache = self.file.write_past_cache(false);
+            done = self.file.write_all_at(&[bytes], self.written);
+        }
         done.map_err(|source| blob_error("write", &self.name, source))?;
         self.written += bytes.len() as u64;
         self.buffer.clear();
-        if self.written.is_multiple_of(SYNC_STEP_BYTES) {
+        // Past the cache, it is on its way already.
+        if self.written.is_multiple_of(SYNC_STEP_BYTES) && !self.past_cache {
             self.sync()?;
         }
         Ok(())
@@ -188,6 +202,10 @@ impl BlobWriter for DirBlobWriter {
             }
         }
         Ok(())
+    }
+
+    fn read_rarely(&mut self) {
+        self.past_cache = self.file.write_past_cache(true);
     }
 
     fn finish(mut self: Box<Self>) -> Result<Created, BlobError> {
@@ -269,7 +287,7 @@ impl Buffer {
 fn blob_error(doing: &'static str, name: &str, source: io::Error) -> BlobError {
     let name = name.to_owned();
     match source.kind() {
-        io::ErrorKind::NotFound => BlobError::Missing { name },
+        ErrorKind::NotFound => BlobError::Missing { name },
         _ if is_full(&source) => BlobError::Full,
         _ if is_read_only(&source) => BlobError::ReadOnly,
         _ => BlobError::Io { doing, name, source },

@@ -21,11 +21,17 @@ use std::{
     fmt,
     io::{self, ErrorKind},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use self::disk::{Disk, FileId, Random, to_index};
 use crate::fs::{Fs, FsFile, FsLock};
+
+/// What a write past the cache has to keep to, in bytes.
+const PAGE_BYTES: usize = 4096;
 
 /// How a run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,7 +264,8 @@ impl FaultyFs {
     }
 
     fn handle(&self, state: &State, id: FileId, may_write: bool) -> Arc<dyn FsFile> {
-        Arc::new(FaultyFile { fs: self.clone(), id, run: state.run, may_write })
+        let past_cache = AtomicBool::new(false);
+        Arc::new(FaultyFile { fs: self.clone(), id, run: state.run, may_write, past_cache })
     }
 
     /// Counts a sync, lets the hook see it, and says whether it fails.
@@ -375,6 +382,8 @@ struct FaultyFile {
     id: FileId,
     run: u64,
     may_write: bool,
+    /// Writes are to go past a cache; there is none here, but it is held to the rule.
+    past_cache: AtomicBool,
 }
 
 impl FaultyFile {
@@ -387,6 +396,11 @@ impl FaultyFile {
 }
 
 impl FsFile for FaultyFile {
+    fn write_past_cache(&self, past: bool) -> bool {
+        self.past_cache.store(past, Ordering::Relaxed);
+        past
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let state = self.alive(self.fs.up()?)?;
         let content = state.disk.read(self.id);
@@ -400,6 +414,14 @@ impl FsFile for FaultyFile {
         let mut guard = self.alive(self.fs.writable()?)?;
         if !self.may_write {
             return Err(ErrorKind::PermissionDenied.into());
+        }
+        let whole_pages = |part: &&[u8]| {
+            part.len().is_multiple_of(PAGE_BYTES) && part.as_ptr().addr().is_multiple_of(PAGE_BYTES)
+        };
+        if self.past_cache.load(Ordering::Relaxed)
+            && !(offset.is_multiple_of(PAGE_BYTES as u64) && parts.iter().all(whole_pages))
+        {
+            return Err(ErrorKind::InvalidInput.into());
         }
         let state = &mut *guard;
         state.writes += 1;

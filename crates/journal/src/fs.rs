@@ -56,6 +56,12 @@ pub trait FsFile: Send + Sync + Debug {
     fn write_all_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()>;
     /// Makes all that was written survive power loss (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
+    /// Asks that writes go past the memory in which the system keeps files, or through it
+    /// again, and tells whether they will go past it. Then each must cover whole pages, in
+    /// the file and in memory, or is refused as [`ErrorKind::InvalidInput`].
+    fn write_past_cache(&self, _past: bool) -> bool {
+        false
+    }
     /// How many bytes the file has.
     fn len(&self) -> io::Result<u64>;
 
@@ -203,6 +209,16 @@ impl FsFile for DiskFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn write_past_cache(&self, past: bool) -> bool {
+        use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+        let set = fcntl_getfl(&self.file).and_then(|mut flags| {
+            flags.set(OFlags::DIRECT, past);
+            fcntl_setfl(&self.file, flags)
+        });
+        past && set.is_ok()
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -72,12 +72,30 @@ pub(crate) struct Inner {
     pub(crate) manifest: Mutex<Manifest>,
     /// Bytes of the newest checkpoint: a large one is not written often.
     pub(crate) checkpoint_bytes: AtomicU64,
+    /// When the last segment was written, and how long that took.
+    pub(crate) sealed: Mutex<Sealed>,
     /// Bytes in memory that are in no segment yet.
     pub(crate) unsealed: AtomicU64,
     /// The last position that is flushed.
     pub(crate) flushed_position: AtomicU64,
     /// Set when something died since the collector last looked.
     pub(crate) dead: AtomicBool,
+}
+
+/// How the last segment was written.
+#[derive(Debug, Default)]
+pub(crate) struct Sealed {
+    pub(crate) took: Duration,
+    pub(crate) ended: Duration,
+    pub(crate) hurried: bool,
+}
+
+impl Sealed {
+    /// Whether another one now means that writing segments takes more than a quarter of the
+    /// time. Then it is done in the way that costs least (see `docs/adr/0010`).
+    pub(crate) fn leaves_little_time(&self, now: Duration) -> bool {
+        now < self.ended + 3 * self.took
+    }
 }
 
 /// What a journal has done since it was opened, and how large it is now.
@@ -578,4 +596,18 @@ impl Inner {
 /// The most bytes one append may have, whatever a frame could hold.
 pub(crate) fn append_bytes_max(frame_bytes_max: usize) -> usize {
     frame_bytes_max.min(ENTRY_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_little_time_when_writing_takes_more_than_a_quarter_of_it() {
+        let ms = Duration::from_millis;
+        let sealed = Sealed { took: ms(100), ended: ms(1000), hurried: false };
+        assert!(sealed.leaves_little_time(ms(1299)));
+        assert!(!sealed.leaves_little_time(ms(1300)));
+        assert!(!Sealed::default().leaves_little_time(ms(0)), "the first one has all the time");
+    }
 }

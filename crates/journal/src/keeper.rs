@@ -15,13 +15,16 @@ use crate::blobs::{BlobError, Blobs};
 use crate::checkpoint::CheckpointWriter;
 use crate::collector::{Compactor, Dropper};
 use crate::error::{Failure, OpenError, ReadError};
-use crate::journal::{Inner, Journal};
+use crate::journal::{Inner, Journal, Sealed};
 use crate::log::AppendError;
 use crate::manifest::{CHECKPOINT_PREFIX, Manifest, SEGMENT_PREFIX, delete};
 use crate::marks::lock;
 use crate::segment::{Segment, SegmentWriter};
 use crate::state::State;
 use crate::tail::TailFrame;
+
+/// Bytes of a segment after which it is looked again whether the log has room ahead.
+const PREPARE_STEP_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Why keeping did not get done. The store is as it was and goes on; it is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -63,19 +66,12 @@ impl Journal {
     /// Says what could not be done; nothing is lost by it.
     pub fn keep(&self, state: &dyn State, now: Timestamp) -> Result<Kept, KeepError> {
         let inner = &*self.inner;
-        if let Some(prepare) = &inner.prepare
-            && let Err(error) = prepare.prepare()
-        {
-            tracing::warn!(%error, "cannot make room for the log ahead of need");
-        }
+        inner.prepare_room();
         if inner.full.load(Ordering::Acquire) || inner.marks.flushed() < inner.marks.written() {
             inner.flush_written();
         }
         let mut kept = Kept::default();
-        let large = inner.checkpoint_bytes.load(Ordering::Relaxed);
-        // Not more than appends may leave in memory, or they would wait for ever.
-        let due = inner.options.seal_bytes.max(large).min(inner.options.unsealed_bytes_max / 2);
-        if lock(&inner.tail).unsealed_log_bytes() >= due.max(1) {
+        if inner.is_seal_due() {
             inner.seal(state, now)?;
             kept.sealed = true;
         }
@@ -125,6 +121,23 @@ impl Journal {
 }
 
 impl Inner {
+    /// Makes room for the log ahead of need, so that no append has to wait for it.
+    fn prepare_room(&self) {
+        if let Some(prepare) = &self.prepare
+            && let Err(error) = prepare.prepare()
+        {
+            tracing::warn!(%error, "cannot make room for the log ahead of need");
+        }
+    }
+
+    /// Whether enough has gathered in memory that it should be written out.
+    fn is_seal_due(&self) -> bool {
+        let large = self.checkpoint_bytes.load(Ordering::Relaxed);
+        // Not more than appends may leave in memory, or they would wait for ever.
+        let due = self.options.seal_bytes.max(large).min(self.options.unsealed_bytes_max / 2);
+        lock(&self.tail).unsealed_log_bytes() >= due.max(1)
+    }
+
     /// Writes what is in memory only into a segment, the state into a checkpoint, and
     /// trims the log of both.
     pub(crate) fn seal(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
@@ -137,7 +150,15 @@ impl Inner {
         let (last_lsn, last_position) = (last.lsn, last.last);
         let mut fresh = Fresh::new(&*self.blobs);
         let name = fresh.segment(&mut manifest);
-        let segment = self.write_segment(name, &frames, last_position, state, now)?;
+        let began = (self.monotonic)();
+        let hurried = self.is_seal_due() && lock(&self.sealed).leaves_little_time(began);
+        let mut writer = self.segment_writer(name)?;
+        if hurried {
+            writer.read_rarely();
+        }
+        let segment = self.write_segment(writer, &frames, last_position, (state, now))?;
+        let ended = (self.monotonic)();
+        *lock(&self.sealed) = Sealed { took: ended.saturating_sub(began), ended, hurried };
         drop(frames);
         let checkpoint = fresh.checkpoint(&mut manifest);
         self.write_checkpoint(&checkpoint, state)?;
@@ -216,11 +237,10 @@ impl Inner {
 
     fn write_segment(
         &self,
-        name: String,
+        mut writer: SegmentWriter<'_>,
         frames: &[TailFrame],
         last: Position,
-        state: &dyn State,
-        now: Timestamp,
+        (state, now): (&dyn State, Timestamp),
     ) -> Result<Option<Segment>, KeepError> {
         let mut batches = sorted_batches(frames);
         if batches.is_empty() {
@@ -228,9 +248,14 @@ impl Inner {
         }
         let mut dropper = Dropper::new(state, now);
         let compactor = Compactor::over_batches(self.epoch.0, &batches, &mut dropper);
-        let mut writer = self.segment_writer(name)?;
         let empty = writer.bytes();
+        let mut prepare_at = PREPARE_STEP_BYTES;
         for (_, _, bytes) in &mut batches {
+            // Appends go on meanwhile.
+            if writer.bytes() >= prepare_at {
+                prepare_at = writer.bytes() + PREPARE_STEP_BYTES;
+                self.prepare_room();
+            }
             let batch = Entry::take_trusted(bytes).ok().and_then(Batch::new);
             let batch = batch.expect("the frame was made of whole entries");
             dropper.write(&batch, &compactor, &mut writer)?;

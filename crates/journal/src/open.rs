@@ -136,6 +136,7 @@ impl Journal {
             monotonic: parts.monotonic,
             manifest: Mutex::new(manifest),
             checkpoint_bytes: AtomicU64::new(0),
+            sealed: Mutex::default(),
             unsealed: AtomicU64::new(0),
             flushed_position: AtomicU64::new(next.prev().0),
             dead: AtomicBool::new(true),

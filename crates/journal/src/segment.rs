@@ -86,6 +86,11 @@ impl<'a> SegmentWriter<'a> {
         Ok(Self { blobs, name, data, index, offset: HEADER_BYTES })
     }
 
+    /// See [`BlobWriter::read_rarely`].
+    pub(crate) fn read_rarely(&mut self) {
+        self.data.read_rarely();
+    }
+
     pub(crate) fn push(&mut self, batch: &Batch) -> Result<(), BlobError> {
         if self.index.begins_block(batch) {
             let pad = self.offset.next_multiple_of(BLOCK_ALIGN) - self.offset;

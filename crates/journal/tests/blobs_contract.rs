@@ -67,6 +67,19 @@ fn finished_blob_survives_power_loss_and_an_unfinished_one_leaves_nothing() {
 }
 
 #[test]
+fn a_file_system_that_wants_no_writes_past_its_cache_gets_them_through_it() {
+    let fs = FaultyFs::new(1);
+    let blobs = on(&fs);
+    let body = vec![7; 3 * 1024 * 1024 + 5];
+    let mut writer = blobs.create("a").expect("create");
+    writer.read_rarely();
+    fs.fail_write(2, ErrorKind::InvalidInput, Times::Once);
+    writer.write(&body).expect("write");
+    assert_eq!(writer.finish().expect("finish"), Created::New);
+    assert!(blobs.read("a").expect("read") == body);
+}
+
+#[test]
 fn full_disk_makes_no_blob_and_gives_the_room_back() {
     let fs = FaultyFs::new(1);
     let blobs = on(&fs);

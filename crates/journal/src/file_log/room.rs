@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How many free files are kept; more only hold room after a time of long logs.
-const FREE_FILES_MAX: usize = 4;
+const FREE_FILES_MAX: usize = 8;
 
 /// How much is zeroed between two flushes, in bytes: small steps keep the disk's queue
 /// short for the flushes of the log itself, which happen meanwhile.
