@@ -1,6 +1,7 @@
 //! What a subscriber is handed.
 
 use bytes::Bytes;
+use gapless_core::batch::RecordIter;
 use gapless_core::{
     Batch, BatchRef, Batches, GapReason, Message, Position, Record, Seq, Tally, Timestamp,
     TopicName,
@@ -184,38 +185,24 @@ impl Messages {
 
     /// The messages, in order, borrowed: the fastest way to go over many.
     pub fn records(&self) -> impl Iterator<Item = DeliveredRef<'_>> {
-        self.parts.iter().flat_map(|part| self.records_of(part))
+        self.refs()
     }
 
-    fn records_of<'a>(&'a self, part: &'a Bytes) -> impl Iterator<Item = DeliveredRef<'a>> {
-        let (from, to, now) = (self.from, self.to, self.now);
-        let wanted = move |batch: &BatchRef<'_>| {
-            batch.header().last_seq() >= from && batch.header().seq <= to
-        };
-        BatchRef::all(part).filter(wanted).flat_map(move |batch| {
-            let expired = batch.may_have_expired(now);
-            batch.records().filter_map(move |record| {
-                let seq = batch.seq_of(&record);
-                let wanted = from <= seq && seq <= to;
-                let alive = !(expired && batch.is_expired(&record, now));
-                (wanted && alive).then(|| DeliveredRef {
-                    seq,
-                    position: batch.position_of(&record),
-                    time: batch.header().time,
-                    record,
-                })
-            })
-        })
+    fn refs(&self) -> Refs<'_> {
+        let records = RecordIter::default();
+        Refs { of: self, next_part: 0, rest: &[], batch: None, expired: false, records }
     }
 
     /// The messages, in order, each sharing the bytes it came in.
     pub fn iter(&self) -> impl Iterator<Item = Delivered> + '_ {
-        self.parts.iter().flat_map(|part| {
-            self.records_of(part).map(|each| Delivered {
+        let mut refs = self.refs();
+        std::iter::from_fn(move || {
+            let each = refs.next()?;
+            Some(Delivered {
                 seq: each.seq,
                 position: each.position,
                 time: each.time,
-                message: each.record.to_message(part),
+                message: each.record.to_message(refs.part()),
             })
         })
     }
@@ -223,5 +210,62 @@ impl Messages {
     /// How many messages there are.
     pub fn count(&self) -> usize {
         self.records().count()
+    }
+}
+
+/// Goes over messages, borrowed. Written out instead of put together from adapters, which
+/// would move all of this for each message.
+struct Refs<'a> {
+    of: &'a Messages,
+    next_part: usize,
+    /// What is left of the part before.
+    rest: &'a [u8],
+    batch: Option<BatchRef<'a>>,
+    /// Whether some messages of the batch may be over.
+    expired: bool,
+    records: RecordIter<'a>,
+}
+
+impl<'a> Refs<'a> {
+    /// The part in which the last message lies.
+    fn part(&self) -> &'a Bytes {
+        &self.of.parts[self.next_part - 1]
+    }
+
+    /// Goes to the next batch that has something wanted.
+    fn next_batch(&mut self) -> Option<()> {
+        loop {
+            let Some(batch) = BatchRef::take(&mut self.rest) else {
+                self.rest = self.of.parts.get(self.next_part)?;
+                self.next_part += 1;
+                continue;
+            };
+            if batch.header().last_seq() >= self.of.from && batch.header().seq <= self.of.to {
+                self.expired = batch.may_have_expired(self.of.now);
+                self.records = batch.records();
+                self.batch = Some(batch);
+                return Some(());
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Refs<'a> {
+    type Item = DeliveredRef<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<DeliveredRef<'a>> {
+        loop {
+            let (Some(batch), Some(record)) = (&self.batch, self.records.next()) else {
+                self.next_batch()?;
+                continue;
+            };
+            let seq = batch.seq_of(&record);
+            let wanted = self.of.from <= seq && seq <= self.of.to;
+            if wanted && !(self.expired && batch.is_expired(&record, self.of.now)) {
+                let (position, time) = (batch.position_of(&record), batch.header().time);
+                return Some(DeliveredRef { seq, position, time, record });
+            }
+        }
     }
 }

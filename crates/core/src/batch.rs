@@ -297,7 +297,7 @@ impl<'a> Record<'a> {
 }
 
 /// Goes over the records of checked bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RecordIter<'a> {
     rest: &'a [u8],
     index: u32,
@@ -306,6 +306,7 @@ pub struct RecordIter<'a> {
 impl<'a> Iterator for RecordIter<'a> {
     type Item = Record<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Record<'a>> {
         if self.rest.is_empty() {
             return None;
@@ -327,12 +328,16 @@ pub struct BatchRef<'a> {
 impl<'a> BatchRef<'a> {
     /// Goes over the batches in bytes that were checked before; ends at what is no batch.
     pub fn all(mut bytes: &'a [u8]) -> impl Iterator<Item = Self> {
-        core::iter::from_fn(move || {
-            let (header, len) = EntryHeader::read(bytes).ok()?;
-            let (batch, rest) = bytes.split_at_checked(len)?;
-            bytes = rest;
-            (header.kind == EntryKind::Batch).then_some(Self { header, bytes: batch })
-        })
+        core::iter::from_fn(move || Self::take(&mut bytes))
+    }
+
+    /// Takes the first batch off bytes that were checked before; `None` if that is no batch.
+    #[inline]
+    pub fn take(bytes: &mut &'a [u8]) -> Option<Self> {
+        let (header, len) = EntryHeader::read(bytes).ok()?;
+        let (batch, rest) = bytes.split_at_checked(len)?;
+        *bytes = rest;
+        (header.kind == EntryKind::Batch).then_some(Self { header, bytes: batch })
     }
 
     /// Its numbers.

@@ -5,7 +5,7 @@
 //! time) do not touch the body's checksum, which its maker has computed. `docs/format.md`
 //! shows the layout. The checksum function is handed in: this crate has none.
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{BufMut, Bytes};
 
 use crate::id::{Position, Seq, TopicId};
 use crate::time::Timestamp;
@@ -176,33 +176,40 @@ impl EntryHeader {
     ///
     /// # Errors
     /// [`EntryError::Short`] when the header is not all there, otherwise what is wrong.
+    #[inline]
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), EntryError> {
-        let Some(mut header) = bytes.get(..ENTRY_HEADER_BYTES) else {
+        // An array, so that the places below need no check at run time.
+        let Some(header) = bytes.first_chunk::<ENTRY_HEADER_BYTES>() else {
             return Err(EntryError::Short);
         };
-        let len = header.get_u32_le() as usize;
+        let u32_at = |at: usize| u32::from_le_bytes(array_at(header, at));
+        let u64_at = |at: usize| u64::from_le_bytes(array_at(header, at));
+        let len = u32_at(0) as usize;
         if !(ENTRY_HEADER_BYTES..=ENTRY_BYTES_MAX).contains(&len) {
             return Err(EntryError::Length { bytes: len });
         }
-        let _header_crc = header.get_u32_le();
-        let (kind, version) = (header.get_u8(), header.get_u8());
+        let (kind, version) = (header[8], header[9]);
         let known = EntryKind::from_number(kind).filter(|_| version == ENTRY_VERSION);
         let Some(kind) = known else { return Err(EntryError::Unknown { kind, version }) };
-        let flags = header.get_u16_le();
-        let _body_crc = header.get_u32_le();
         let read = Self {
             kind,
-            flags,
-            topic: TopicId(header.get_u64_le()),
-            seq: Seq(header.get_u64_le()),
-            position: Position(header.get_u64_le()),
-            time: Timestamp(header.get_u64_le()),
-            span: header.get_u32_le(),
-            count: header.get_u32_le(),
-            ttl_min_ms: header.get_u32_le(),
+            flags: u16::from_le_bytes(array_at(header, 10)),
+            topic: TopicId(u64_at(16)),
+            seq: Seq(u64_at(24)),
+            position: Position(u64_at(32)),
+            time: Timestamp(u64_at(40)),
+            span: u32_at(48),
+            count: u32_at(52),
+            ttl_min_ms: u32_at(56),
         };
         Ok((read, len))
     }
+}
+
+/// The bytes of a field of the header.
+#[inline]
+fn array_at<const N: usize>(header: &[u8; ENTRY_HEADER_BYTES], at: usize) -> [u8; N] {
+    core::array::from_fn(|index| header[at + index])
 }
 
 /// One entry: its numbers, and its bytes, which are shared and not copied.

@@ -85,6 +85,10 @@ pub trait Blob: Send + Sync + Debug {
     /// Fills `buf` from `offset` on; a range that is not wholly inside is an error, since
     /// whoever asks has the range from an index and so something is wrong.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), BlobError>;
+    /// The same if it can be done at once, from memory: true if it was. Never waits.
+    fn read_cached_at(&self, _buf: &mut [u8], _offset: u64) -> Result<bool, BlobError> {
+        Ok(false)
+    }
 }
 
 /// Why a blob was not made, read, listed or deleted. No blob is changed in any case.

@@ -302,6 +302,11 @@ fn ranges_are_exact(blobs: &dyn Blobs) {
     assert_eq!(&buf, b"6789");
     blob.read_at(&mut buf, 7).expect_err("over the end");
     blob.read_at(&mut buf, u64::MAX / 4).expect_err("far over the end");
+    buf = [0; 4];
+    // Whether it is in memory is up to the system; but then it is the same.
+    assert!(!blob.read_cached_at(&mut buf, 3).expect("inside") || &buf == b"3456");
+    let over = blob.read_cached_at(&mut buf, 7);
+    assert!(!matches!(over, Ok(true)), "over the end there is nothing in memory either");
 }
 
 fn large_blob_streams(blobs: &dyn Blobs) {

@@ -244,6 +244,11 @@ impl Blob for DirBlob {
         let done = self.file.read_exact_at(buf, offset);
         done.map_err(|source| blob_error("read", &self.name, source))
     }
+
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<bool, BlobError> {
+        let done = self.file.read_cached_at(buf, offset);
+        done.map_err(|source| blob_error("read", &self.name, source))
+    }
 }
 
 /// Bytes gathered in memory that starts at a page.

@@ -51,6 +51,11 @@ pub trait Fs: Send + Sync + Debug {
 pub trait FsFile: Send + Sync + Debug {
     /// Reads what there is at `offset`, perhaps less than asked for; 0 at the end.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Fills `buf` from `offset` on if the system has all of that in memory: true if so. Never
+    /// waits for the disk.
+    fn read_cached_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<bool> {
+        Ok(false)
+    }
     /// Writes the parts one after the other from `offset` on, as few calls as possible.
     /// After an error any piece of them may have been written.
     fn write_all_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()>;
@@ -180,6 +185,28 @@ impl Fs for DiskFs {
 impl FsFile for DiskFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         FileExt::read_at(&self.file, buf, offset)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_cached_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<bool> {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        while !buf.is_empty() {
+            let bufs = &mut [io::IoSliceMut::new(buf)];
+            match preadv2(&self.file, bufs, offset, ReadWriteFlags::NOWAIT) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    buf = &mut buf[n..];
+                    offset += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                // Not in memory, or a system or file system that cannot tell.
+                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
     }
 
     fn write_all_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {

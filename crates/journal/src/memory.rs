@@ -362,6 +362,10 @@ impl Blob for MemoryBlob {
         buf.copy_from_slice(found);
         Ok(())
     }
+
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<bool, BlobError> {
+        self.read_at(buf, offset).map(|()| true)
+    }
 }
 
 fn unknown() -> AppendError {

@@ -177,6 +177,32 @@ impl Segment {
 
     /// Reads neighbouring blocks into one buffer and checks each. The rows must be neighbours.
     pub(crate) fn read_blocks(&self, rows: &[BlockRow]) -> Result<Vec<Bytes>, ReadError> {
+        self.fill_blocks(rows, |into, offset| Ok(self.data.read_at(into, offset)?))
+    }
+
+    /// The same if the system has all of them in memory; never waits for the disk.
+    pub(crate) fn read_blocks_cached(
+        &self,
+        rows: &[BlockRow],
+    ) -> Result<Option<Vec<Bytes>>, ReadError> {
+        let read =
+            self.fill_blocks(rows, |into, offset| match self.data.read_cached_at(into, offset) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(None),
+                Err(error) => Err(Some(ReadError::from(error))),
+            });
+        match read {
+            Ok(blocks) => Ok(Some(blocks)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    fn fill_blocks<E: From<ReadError>>(
+        &self,
+        rows: &[BlockRow],
+        read: impl Fn(&mut [u8], u64) -> Result<(), E>,
+    ) -> Result<Vec<Bytes>, E> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
             return Ok(Vec::new());
         };
@@ -188,17 +214,16 @@ impl Segment {
         };
         // Block by block: each is checked while it is still in the processor's cache.
         let bytes = buffers::filled(len, |into| {
-            rows.iter().try_for_each(|row| self.read_block(row, &mut into[place(row)]))
+            rows.iter().try_for_each(|row| -> Result<(), E> {
+                let into = &mut into[place(row)];
+                read(into, row.offset)?;
+                if crc32c::crc32c(into) == row.crc {
+                    return Ok(());
+                }
+                Err(self.damaged(row.offset, "the checksum of a block does not fit").into())
+            })
         })?;
         Ok(rows.iter().map(|row| bytes.slice(place(row))).collect())
-    }
-
-    fn read_block(&self, row: &BlockRow, into: &mut [u8]) -> Result<(), ReadError> {
-        self.data.read_at(into, row.offset)?;
-        if crc32c::crc32c(into) != row.crc {
-            return Err(self.damaged(row.offset, "the checksum of a block does not fit"));
-        }
-        Ok(())
     }
 
     /// Reads some batches of a block, at least one: from `at`, where one begins, to `end` at

@@ -2,7 +2,8 @@
 //!
 //! The index is asked once for many steps (a plan); each step is then a request of its own
 //! to the recovery pool. While a step is being used, the next ones are read, by more than
-//! one thread if nobody else needs them: so neither side waits for the other to wake up.
+//! one thread if nobody else needs them: so neither side waits for the other to wake up. A
+//! step that the system has in memory is read at once by who asks, without the pool.
 //! The rule: steps come in order and without a hole; what is missing is an error.
 //!
 //! Not here: whether what was read may still be handed out. A topic can be trimmed
@@ -27,7 +28,7 @@ use crate::segment::Segment;
 pub const STEPS_AHEAD: usize = 2;
 
 /// Index rows that are looked up at once: as many steps as that makes are known ahead.
-const PLAN_ROWS: usize = 64;
+const PLAN_ROWS: usize = 256;
 
 /// A place in the history of one topic. [`Journal::poll_topic`] moves it.
 pub struct TopicReader {
@@ -37,6 +38,9 @@ pub struct TopicReader {
     plan: Plan,
     /// The index is being asked for more of the plan.
     planning: bool,
+    /// The next step, if who asks for it is to read it.
+    here: Option<Step>,
+    /// Those after it, in the hands of the pool.
     ahead: VecDeque<Pending<Result<Read, ReadError>>>,
 }
 
@@ -47,6 +51,8 @@ struct Plan {
     next: Seq,
     /// Everything of the topic up to here is planned: older segments need no look.
     after: Position,
+    /// A step of it was not in the system's memory.
+    is_cold: bool,
 }
 
 /// Neighbouring blocks of a topic that are read at once; perhaps of several segments.
@@ -62,8 +68,8 @@ type Read = (Vec<Bytes>, Option<Plan>);
 impl TopicReader {
     /// A reader of the seqs `from` to `to`, both included.
     pub fn new(topic: TopicId, (from, to): (Seq, Seq)) -> Self {
-        let plan = Plan { steps: VecDeque::new(), next: from, after: Position(0) };
-        Self { topic, to, plan, planning: false, ahead: VecDeque::new() }
+        let plan = Plan::new(from, Position(0));
+        Self { topic, to, plan, planning: false, here: None, ahead: VecDeque::new() }
     }
 
     /// The last seq it reads.
@@ -84,8 +90,16 @@ impl Journal {
         bytes_max: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<Vec<Bytes>, ReadError>> {
-        if reader.ahead.is_empty() {
-            self.read_ahead(reader, bytes_max);
+        if reader.here.is_none() && reader.ahead.is_empty() {
+            self.share_out(reader, bytes_max);
+        }
+        if let Some(step) = reader.here.take() {
+            if let Some(parts) = step.read_cached()? {
+                return Poll::Ready(Ok(parts));
+            }
+            // The rest of the plan will not be in memory either.
+            reader.plan.is_cold = true;
+            reader.ahead.push_front(self.read_in_pool(step));
         }
         let Some(first) = reader.ahead.front_mut() else { return Poll::Ready(Ok(Vec::new())) };
         let Poll::Ready(read) = Pin::new(first).poll(context) else { return Poll::Pending };
@@ -94,23 +108,37 @@ impl Journal {
         if let Some(plan) = plan {
             (reader.plan, reader.planning) = (plan, false);
         }
-        // Only with threads that nobody else waits for.
-        while reader.ahead.len() < STEPS_AHEAD && self.inner.pool.is_idle() {
-            if !self.read_ahead(reader, bytes_max) {
-                break;
-            }
-        }
+        self.share_out(reader, bytes_max);
         Poll::Ready(Ok(parts))
+    }
+
+    /// Decides who reads the next steps. One that the system has in memory is only copied:
+    /// the thread that needs it does that itself, while another reads the one after it. What
+    /// must come from the disk is read by others, several steps ahead.
+    fn share_out(&self, reader: &mut TopicReader, bytes_max: usize) {
+        if !reader.plan.is_cold && reader.ahead.is_empty() {
+            reader.here = reader.plan.steps.pop_front();
+        }
+        if reader.here.is_none() && reader.ahead.is_empty() {
+            self.read_ahead(reader, bytes_max);
+        }
+        let ahead_max = if reader.here.is_some() { 1 } else { STEPS_AHEAD };
+        // Only with threads that nobody else waits for.
+        while reader.ahead.len() < ahead_max
+            && self.inner.pool.is_idle()
+            && self.read_ahead(reader, bytes_max)
+        {}
+    }
+
+    fn read_in_pool(&self, step: Step) -> Pending<Result<Read, ReadError>> {
+        let task = move || Ok((step.read(Seq::default())?, None));
+        self.inner.pool.run(self.inner.options.recovery_queue_max, task)
     }
 
     /// Begins to read one more step. False when there is none, or none known yet.
     fn read_ahead(&self, reader: &mut TopicReader, bytes_max: usize) -> bool {
-        let run = |task: Box<dyn FnOnce() -> Result<Read, ReadError> + Send>| {
-            self.inner.pool.run(self.inner.options.recovery_queue_max, task)
-        };
         if let Some(step) = reader.plan.steps.pop_front() {
-            let task = move || Ok((step.read(Seq::default())?, None));
-            reader.ahead.push_back(run(Box::new(task)));
+            reader.ahead.push_back(self.read_in_pool(step));
             return true;
         }
         if reader.planning || reader.plan.next > reader.to {
@@ -119,11 +147,12 @@ impl Journal {
         let (segments, topic) = (self.inner.segments(), reader.topic);
         let (place, to) = ((reader.plan.next, reader.plan.after), reader.to);
         reader.planning = true;
-        reader.ahead.push_back(run(Box::new(move || {
+        let task = move || {
             let mut plan = Plan::of(&segments, topic, (place, to), (PLAN_ROWS, bytes_max))?;
             let step = plan.steps.pop_front().unwrap_or_default();
             Ok((step.read(place.0)?, Some(plan)))
-        })));
+        };
+        reader.ahead.push_back(self.inner.pool.run(self.inner.options.recovery_queue_max, task));
         true
     }
 }
@@ -143,6 +172,10 @@ pub(crate) fn read_topic(
 }
 
 impl Plan {
+    fn new(next: Seq, after: Position) -> Self {
+        Self { steps: VecDeque::new(), next, after, is_cold: false }
+    }
+
     /// Looks up at most `rows_max` blocks of `topic` that account for `from` and on, without
     /// a hole, until `to`, and makes steps of about `bytes_max` of them.
     fn of(
@@ -151,7 +184,7 @@ impl Plan {
         ((from, after), to): ((Seq, Position), Seq),
         (rows_max, bytes_max): (usize, usize),
     ) -> Result<Self, ReadError> {
-        let mut plan = Self { steps: VecDeque::new(), next: from, after };
+        let mut plan = Self::new(from, after);
         let mut left = rows_max;
         let older = segments.partition_point(|segment| segment.meta().last <= after);
         for segment in &segments[older..] {
@@ -200,6 +233,18 @@ impl Plan {
 }
 
 impl Step {
+    /// Reads its blocks if the system has all of them in memory.
+    fn read_cached(&self) -> Result<Option<Vec<Bytes>>, ReadError> {
+        let mut parts = Vec::new();
+        for (segment, rows) in &self.blocks {
+            match segment.read_blocks_cached(rows)? {
+                Some(blocks) => parts.extend(blocks),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(parts))
+    }
+
     /// Reads its blocks, without the batches that lie wholly before `from`.
     fn read(self, from: Seq) -> Result<Vec<Bytes>, ReadError> {
         let mut parts = Vec::new();
