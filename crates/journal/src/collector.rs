@@ -28,6 +28,8 @@ use crate::state::{Policy, State};
 
 /// Index rows read at once.
 const ROWS_AT_ONCE: u64 = 256;
+/// How many segments there may be before small ones are merged even in a hurry.
+const SEGMENTS_MAX_HURRIED: usize = 1000;
 /// How many small neighbours are worth merging.
 const MERGE_RUN_MIN: usize = 4;
 
@@ -311,8 +313,10 @@ impl Inner {
             return Ok(true);
         }
         match self.small_run(&segments) {
-            // That can wait until there is time.
-            Some(_) if lock(&self.sealed).hurried => Ok(false),
+            // That can wait until there is time; but each segment is two open files.
+            Some(_) if segments.len() < SEGMENTS_MAX_HURRIED && lock(&self.sealed).hurried => {
+                Ok(false)
+            }
             Some(run) => {
                 self.rewrite(&segments[run], &mut dropper, &compactor)?;
                 Ok(true)

@@ -40,6 +40,15 @@ impl Inner {
         turned
     }
 
+    /// A turn of the flusher's thread, which goes on by itself as long as publishes come that
+    /// are to be flushed: those who wait need not wake it again.
+    pub(crate) fn turn_of_flusher(&self) -> Turn {
+        match self.turn() {
+            Turn::Done if lock(&self.gather).wants_flush() => Turn::More,
+            turned => turned,
+        }
+    }
+
     fn write_gathered(&self) -> Turn {
         let mut writer = lock(&self.writer);
         let mut frames = lock(&self.gather).take();

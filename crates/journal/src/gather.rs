@@ -185,6 +185,13 @@ impl Gather {
         }
     }
 
+    /// Whether something has gathered that has to be flushed.
+    pub(crate) fn wants_flush(&self) -> bool {
+        let wants = |required: Durability| required == Durability::Flushed;
+        let open = !self.arena.is_empty() && wants(self.required);
+        open || self.closed.iter().any(|frame| wants(frame.required))
+    }
+
     /// What the open frame must reach before it is seen.
     pub(crate) fn required(&self) -> Durability {
         self.required

@@ -25,6 +25,8 @@ const FULL_RETRY: Duration = Duration::from_millis(20);
 pub(crate) enum Turn {
     /// All that had gathered is written, or the journal has failed.
     Done,
+    /// The same, and what has gathered meanwhile is to be flushed too.
+    More,
     /// The disk is full: trying again at once would be in vain.
     Full,
 }
@@ -242,7 +244,7 @@ impl Marks {
             waiting.kicked = false;
             let turned;
             (waiting, turned) = self.lead(waiting, &turn, FULL_RETRY);
-            waiting.kicked |= turned == Turn::Full;
+            waiting.kicked |= turned != Turn::Done;
         }
     }
 

@@ -150,7 +150,7 @@ impl Journal {
 
 fn spawn_flusher(inner: &Arc<Inner>) -> Result<std::thread::JoinHandle<()>, OpenError> {
     let inner = Arc::clone(inner);
-    let serve = move || inner.marks.serve(|| inner.turn());
+    let serve = move || inner.marks.serve(|| inner.turn_of_flusher());
     std::thread::Builder::new().name("flusher".to_owned()).spawn(serve).map_err(|source| {
         OpenError::Log(LogError::Io { doing: "start", place: "the flusher".to_owned(), source })
     })

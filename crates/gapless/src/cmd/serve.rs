@@ -53,8 +53,24 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     if let Some(address) = &options.http {
         config.set("http.listen", address.clone(), Source::Flag)?;
     }
+    raise_open_files();
     let runtime = gapless_doors::runtime()?;
     runtime.block_on(serve(&config, out))
+}
+
+/// Takes as many open files as the system allows this process: connections and segments are
+/// files, and the usual limit of a shell, 1,024, is for programs that use `select`.
+fn raise_open_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        let before = std::mem::replace(&mut limit.current, limit.maximum);
+        match setrlimit(Resource::Nofile, limit) {
+            Ok(()) => tracing::debug!(?before, now = ?limit.current, "open files"),
+            Err(error) => tracing::warn!(%error, ?before, "the limit of open files stays"),
+        }
+    }
 }
 
 async fn serve(config: &Config, out: &mut Output) -> Done {

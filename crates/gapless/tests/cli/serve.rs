@@ -114,3 +114,23 @@ fn the_http_door_can_be_left_out() {
     let ready: serde_json::Value = serde_json::from_str(&running.out.next()).unwrap();
     assert_eq!(ready["http"], serde_json::Value::Null);
 }
+
+#[test]
+fn a_low_limit_of_open_files_is_raised_as_far_as_the_system_allows() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = gapless();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -S -n 64; exec \"$0\" \"$@\""]).arg(program.get_program());
+    command.args(["serve", "--json", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
+    command.arg("--data").arg(folder.path()).stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut server = Running::start(&mut command);
+    let ready: serde_json::Value = serde_json::from_str(&server.out.next()).unwrap();
+    let address = ready["native"].as_str().unwrap();
+    // More connections than files it was started with.
+    let held: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    run(gapless().args(["--server", address, "stats"]), None).ok().shows("epoch");
+    drop(held);
+    server.signal("INT");
+    assert_eq!(server.wait(), Some(0));
+}
