@@ -169,7 +169,7 @@ fn read_all(links: &mut [(Link, u64)], gate: &Gate, total: &AtomicU64) -> Result
 pub(super) fn round_trips(run: &mut Run<'_>) -> Result<()> {
     let what = format!("round trip, {}", size_name(MESSAGE_BYTES));
     run.tell(&what);
-    run.alternate(run.plan.rounds, Contender::all(Store::Live, None), |run, contender| {
+    run.alternate(run.plan.rounds, Contender::all_and_awake(Store::Live), |run, contender| {
         let stage = run.stage(contender)?;
         let meter = Meter::start(&stage.server)?;
         let mut micros = there_and_back(&stage, contender, run.plan.time * 2)?;

@@ -60,7 +60,7 @@ pub(super) fn acked(run: &mut Run<'_>) -> Result<()> {
 fn one_at_a_time(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
     let what = format!("{store}, one at a time, {}", size_name(size));
     run.tell(&what);
-    run.alternate(run.plan.rounds, Contender::all(store, None), |run, contender| {
+    run.alternate(run.plan.rounds, Contender::all_and_awake(store), |run, contender| {
         let stage = run.stage(contender)?;
         let mut publisher = publisher(&stage, contender, size, TOPIC)?;
         let meter = Meter::start(&stage.server)?;

@@ -55,7 +55,7 @@ impl Run<'_> {
     pub(super) fn stage(&self, contender: &Contender) -> Result<Stage> {
         let name = contender.name().replace(|letter: char| !letter.is_alphanumeric(), "-");
         let folder = Folder::fresh(self.dir, &name)?;
-        let server = Server::start(self.programs, contender.who, contender.store, folder.path())?;
+        let server = Server::start(self.programs, contender, folder.path())?;
         Ok(Stage { server, folder })
     }
 

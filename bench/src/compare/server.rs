@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use gapless_bench::process::{cpu_time_of, resident_bytes_max_of, resident_bytes_of};
 
 use super::link::WAIT_MAX;
-use super::systems::{Store, Who};
+use super::systems::{Contender, Store, Who};
 use crate::benches::store::Result;
 
 /// How often something is looked at that cannot be waited for.
@@ -29,6 +29,9 @@ const LOG_LINES_SHOWN: usize = 8;
 
 /// More connections than any work opens.
 const CONNECTIONS_MAX: usize = 60_000;
+
+/// How long processors are kept awake after a message, where they are.
+const AWAKE_US: u32 = 1000;
 
 /// Where the programs are; a peer that is not there does not take part.
 #[derive(Clone, Debug, Default)]
@@ -59,16 +62,12 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts one on a folder, new or used, and waits until it is ready.
-    pub(super) fn start(
-        programs: &Programs,
-        who: Who,
-        store: Store,
-        folder: &Path,
-    ) -> Result<Self> {
+    pub(super) fn start(programs: &Programs, contender: &Contender, folder: &Path) -> Result<Self> {
+        let Contender { who, store, awake, .. } = *contender;
         let program = programs.of(who).ok_or("a program that is not there")?;
         fs::create_dir_all(folder)?;
         let (mut command, ready) = match who {
-            Who::Gapless => (gapless(program, folder), Ready::Line),
+            Who::Gapless => (gapless(program, folder, awake), Ready::Line),
             Who::Nats => (nats(program, folder, store)?, Ready::PortsFile),
             Who::Redis => {
                 let address = free_address()?;
@@ -188,11 +187,14 @@ enum Ready {
     Port(SocketAddr),
 }
 
-fn gapless(program: &Path, folder: &Path) -> Command {
+fn gapless(program: &Path, folder: &Path, awake: bool) -> Command {
     let mut command = Command::new(program);
     command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
     command.arg("--set").arg(format!("native.connections_max={CONNECTIONS_MAX}"));
     command.args(["--set", "native.drain_ms=200", "--set", "http.drain_ms=200"]);
+    if awake {
+        command.arg("--set").arg(format!("native.awake_us={AWAKE_US}"));
+    }
     command.arg("--data").arg(folder.join("data"));
     command
 }
@@ -351,7 +353,8 @@ mod tests {
     fn a_program_that_ends_at_once_is_told_with_its_log() {
         let folder = std::env::temp_dir().join(format!("gapless-compare-{}", std::process::id()));
         let programs = Programs { nats: Some("/bin/false".into()), ..Programs::default() };
-        let error = Server::start(&programs, Who::Nats, Store::Live, &folder).err().unwrap();
+        let nats = Contender::new(Who::Nats, Store::Live);
+        let error = Server::start(&programs, &nats, &folder).err().unwrap();
         assert!(error.to_string().contains("nats-server did not start"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }

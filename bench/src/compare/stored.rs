@@ -219,7 +219,7 @@ fn start_again(run: &mut Run<'_>, filled: Filled, is_clean: bool, count: &str) -
         drop(server);
     }
     let started = Instant::now();
-    let server = Server::start(run.programs, contender.who, contender.store, folder.path())?;
+    let server = Server::start(run.programs, &contender, folder.path())?;
     let system = contender.who.system();
     let stored = system.stored(&mut system.connect(server.address())?, HISTORY)?;
     let took = started.elapsed();

@@ -183,11 +183,20 @@ pub(super) struct Contender {
     pub(super) store: Store,
     /// Messages of one publish, where the protocol has batches.
     pub(super) batch: usize,
+    /// Whether it is told to keep the processors awake, which only gapless can.
+    pub(super) awake: bool,
 }
 
 impl Contender {
     pub(super) fn new(who: Who, store: Store) -> Self {
-        Self { who, store, batch: 1 }
+        Self { who, store, batch: 1, awake: false }
+    }
+
+    /// Everybody, and gapless also told to keep the processors awake: for short waits.
+    pub(super) fn all_and_awake(store: Store) -> Vec<Self> {
+        let mut all = Self::all(store, None);
+        all.insert(1, Self { awake: true, ..Self::new(Who::Gapless, store) });
+        all
     }
 
     /// Everybody, for messages of this kind; with `batch` also gapless with batches.
@@ -217,7 +226,8 @@ impl Contender {
             1 => String::new(),
             batch => format!(", batches of {batch}"),
         };
-        format!("{}: {how}{batches}", self.who.name())
+        let awake = if self.awake { ", kept awake" } else { "" };
+        format!("{}: {how}{batches}{awake}", self.who.name())
     }
 }
 

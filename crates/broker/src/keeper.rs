@@ -79,6 +79,7 @@ impl Drop for Keeper {
 /// How much this thread steps back when the processors are busy: those who publish, flush and
 /// deliver go first. It still gets a tenth of what one of them gets, and when it falls behind
 /// for long, publishers wait for it.
+#[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
 /// Lets other threads go first.

@@ -25,6 +25,9 @@ pub enum DoorError {
     /// Another server listens on the Unix socket.
     #[error("another server listens on {}", .0.display())]
     InUse(PathBuf),
+    /// The system gives no threads to keep processors awake.
+    #[error("cannot start a thread: {0}; try without native.awake_us")]
+    Threads(std::io::Error),
 }
 
 /// A runtime as doors want it: it looks for new events after every few turns, so that busy

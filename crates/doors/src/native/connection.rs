@@ -180,6 +180,9 @@ impl Connection {
         if self.rests(context) {
             return Ok(());
         }
+        if let Some(awake) = &self.shared.awake {
+            awake.touch();
+        }
         let recovering = self.recovers.then(|| self.shared.broker.recovering());
         let share = self.shared.fairness.share(Instant::now(), recovering);
         self.was_live = false;

@@ -5,6 +5,7 @@
 //! allow. A connection that does not read costs one bounded buffer; its subscriptions are
 //! places in a sequence and wait there. `docs/protocol.md` has every byte.
 
+mod awake;
 mod connection;
 mod deliver;
 mod fairness;

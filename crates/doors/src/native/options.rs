@@ -34,6 +34,8 @@ pub struct NativeOptions {
     pub write_timeout: Duration,
     /// How long connections get to finish when the door closes.
     pub drain: Duration,
+    /// How long the processors are kept from sleeping after each message; zero is not at all.
+    pub awake: Duration,
 }
 
 impl Default for NativeOptions {
@@ -52,6 +54,7 @@ impl Default for NativeOptions {
             idle_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(5),
+            awake: Duration::ZERO,
         }
     }
 }

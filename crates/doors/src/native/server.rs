@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::native::awake::Awake;
 use crate::native::connection::Connection;
 use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) in_flight_bytes: AtomicUsize,
     pub(crate) fairness: Fairness,
+    pub(crate) awake: Option<Awake>,
     closing: watch::Receiver<bool>,
 }
 
@@ -68,12 +70,14 @@ impl NativeDoor {
         unix: Option<&Path>,
     ) -> Result<Self, DoorError> {
         let (close, closing) = watch::channel(false);
+        let awake = Awake::new(options.awake).map_err(DoorError::Threads)?;
         let shared = Arc::new(Shared {
             broker,
             options,
             sessions: Sessions::default(),
             in_flight_bytes: AtomicUsize::new(0),
             fairness: Fairness::new(Instant::now()),
+            awake,
             closing,
         });
         let mut tasks = JoinSet::new();
