@@ -82,15 +82,19 @@ fn d7_streams_go_on_without_gap_or_repeat_through_restarts_while_publishers_run(
     }
     let brokers = RwLock::new(Some(server.broker().clone()));
     let (stop, address) = (AtomicBool::new(false), server.address);
-    let seen = AtomicU64::new(0);
+    // Of each reader, so that every restart cuts off both.
+    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
     let targets: Mutex<Option<Vec<u64>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         let publishers: Vec<_> = ["orders.eu", "orders.us"]
             .map(|topic| scope.spawn(|| publish_through(&brokers, topic, &stop)))
             .into();
-        let readers: Vec<_> = ["/v1/topics/orders.eu/follow", "/v1/follow?pattern=orders.%3E"]
-            .map(|path| {
-                let (targets, seen) = (&targets, &seen);
+        let paths = ["/v1/topics/orders.eu/follow", "/v1/follow?pattern=orders.%3E"];
+        let readers: Vec<_> = paths
+            .into_iter()
+            .zip(&seen)
+            .map(|(path, seen)| {
+                let targets = &targets;
                 scope.spawn(move || {
                     let mut reader = Reader::new(path);
                     let done = |next: &BTreeMap<String, u64>| {
@@ -108,10 +112,13 @@ fn d7_streams_go_on_without_gap_or_repeat_through_restarts_while_publishers_run(
                     reader.visits
                 })
             })
-            .into();
+            .collect();
         for _ in 0..RESTARTS {
-            let goal = seen.load(Ordering::Relaxed) + 300;
-            server.until("readers go on", |_| seen.load(Ordering::Relaxed) > goal);
+            let now = || seen.each_ref().map(|seen| seen.load(Ordering::Relaxed));
+            let before = now();
+            server.until("readers go on", |_| {
+                now().iter().zip(before).all(|(now, before)| *now > before + 150)
+            });
             *brokers.write().expect("no panic") = None;
             server.stop();
             server.start();
