@@ -271,7 +271,7 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
 }
 
 fn remove(name: &TopicName, yes: bool, global: &Global, out: &mut Output) -> Done {
-    if !yes && !can_ask() {
+    if !yes && (out.json || !can_ask()) {
         return Err(Failure::words(format!("removing group {name} is for good"))
             .hint("add --yes to do it without asking"));
     }
