@@ -3,8 +3,8 @@
 //! Acks come in the order of the publishes, so only the oldest is polled, and the others are
 //! looked at after it. It is polled as soon as it is the oldest, when it was woken, and not
 //! only when the window is full: that is what asks for a flush, and so the next publishes
-//! gather while one is under way. A publish that is refused because too much waits to be written goes
-//! again when the oldest is done, or, if none is in flight, when there is room.
+//! gather while one is under way. A publish that is refused because too much waits to be
+//! written goes again when the oldest is done, or, if none is in flight, when there is room.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,7 +25,7 @@ pub(crate) struct Window<'a> {
     in_flight: VecDeque<Publishing>,
     depth: usize,
     waker: Waker,
-    woken: Arc<Unpark>,
+    unpark: Arc<Unpark>,
     /// Times a publish was refused and had to go again.
     pub(crate) retries: u64,
 }
@@ -33,12 +33,6 @@ pub(crate) struct Window<'a> {
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
-}
-
-impl Unpark {
-    fn this_thread() -> Arc<Self> {
-        Arc::new(Self { thread: thread::current(), woken: AtomicBool::new(false) })
-    }
 }
 
 impl Wake for Unpark {
@@ -51,13 +45,13 @@ impl Wake for Unpark {
 impl<'a> Window<'a> {
     /// A window of at most `depth` publishes, for this thread.
     pub(crate) fn new(broker: &'a Broker, depth: usize) -> Self {
-        let woken = Unpark::this_thread();
+        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
         Self {
             broker,
             in_flight: VecDeque::with_capacity(depth),
             depth,
-            waker: Waker::from(Arc::clone(&woken)),
-            woken,
+            waker: Waker::from(Arc::clone(&unpark)),
+            unpark,
             retries: 0,
         }
     }
@@ -67,7 +61,7 @@ impl<'a> Window<'a> {
         if self.in_flight.len() >= self.depth {
             self.wait_for_oldest()?;
             self.take_done()?;
-        } else if self.woken.woken.swap(false, Ordering::Acquire) {
+        } else if self.unpark.woken.swap(false, Ordering::Acquire) {
             self.take_done()?;
         }
         loop {

@@ -39,7 +39,7 @@ keys! {
     "native.idle_timeout_ms" = "120000", "how long a connection may say nothing; 0 for ever";
     "native.drain_ms" = "5000", "how long connections get to finish at shutdown";
     "native.awake_us" = "0", "how long processors are kept from sleeping after each message, in \
-        microseconds: shorter ways there and back, for processor time";
+        microseconds, at most 1000000: shorter ways there and back, for processor time";
     "http.listen" = "127.0.0.1:4280", "address of the HTTP door; empty for none";
     "http.connections_max" = "20000", "most connections at the same time";
     "http.streams_max" = "15000", "most open streams (SSE, WebSocket, long polls)";

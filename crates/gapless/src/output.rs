@@ -53,6 +53,11 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// Whether somebody sits there who can be asked; who wants JSON is a program.
+    pub(crate) fn can_ask(&self) -> bool {
+        !self.json && io::stdin().is_terminal() && io::stderr().is_terminal()
+    }
+
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
         Self {
             json,
@@ -136,11 +141,6 @@ pub(crate) fn ask(question: &str) -> io::Result<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes"))
-}
-
-/// Whether somebody sits there who can be asked.
-pub(crate) fn can_ask() -> bool {
-    io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
 /// The columns of the terminal; `None` when it does not say. `stty` is asked because the

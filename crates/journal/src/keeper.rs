@@ -152,11 +152,7 @@ impl Inner {
         let name = fresh.segment(&mut manifest);
         let began = (self.monotonic)();
         let hurried = self.is_seal_due() && lock(&self.sealed).leaves_little_time(began);
-        let mut writer = self.segment_writer(name)?;
-        if hurried {
-            writer.read_rarely();
-        }
-        let segment = self.write_segment(writer, &frames, last_position, (state, now))?;
+        let segment = self.write_segment((name, hurried), &frames, last_position, (state, now))?;
         let ended = (self.monotonic)();
         *lock(&self.sealed) = Sealed { took: ended.saturating_sub(began), ended, hurried };
         drop(frames);
@@ -237,7 +233,7 @@ impl Inner {
 
     fn write_segment(
         &self,
-        mut writer: SegmentWriter<'_>,
+        (name, hurried): (String, bool),
         frames: &[TailFrame],
         last: Position,
         (state, now): (&dyn State, Timestamp),
@@ -248,6 +244,10 @@ impl Inner {
         }
         let mut dropper = Dropper::new(state, now);
         let compactor = Compactor::over_batches(self.epoch.0, &batches, &mut dropper);
+        let mut writer = self.segment_writer(name)?;
+        if hurried {
+            writer.read_rarely();
+        }
         let empty = writer.bytes();
         let mut prepare_at = PREPARE_STEP_BYTES;
         for (_, _, bytes) in &mut batches {

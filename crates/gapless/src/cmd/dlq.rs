@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Global;
 use super::group::or_failure;
 use crate::exit::{Done, Exit, Failure};
-use crate::output::{Output, Table, ask, can_ask, human_number};
+use crate::output::{Output, Table, ask, human_number};
 use crate::remote::with_client;
 use crate::show::{Shown, readable};
 use crate::values;
@@ -162,7 +162,7 @@ pub(crate) fn run(options: DlqOptions, global: &Global, out: &mut Output) -> Don
             })
         }
         DlqCommand::Rm { group, which, yes } => {
-            if !yes && !can_ask() {
+            if !yes && !out.can_ask() {
                 return Err(Failure::words("removing dead letters is for good")
                     .hint("add --yes to do it without asking"));
             }

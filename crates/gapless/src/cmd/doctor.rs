@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::exit::{Done, Exit, Failure};
-use crate::output::{Output, Paint, ask, can_ask, human_bytes, human_number};
+use crate::output::{Output, Paint, ask, human_bytes, human_number};
 use crate::progress::{Progress, bytes_bar};
 
 const EXAMPLES: &str = "\
@@ -87,7 +87,7 @@ fn choose(report: &mut Report, yes: bool, out: &mut Output) -> Result<(), Failur
     if loses == 0 || yes {
         return Ok(());
     }
-    if can_ask() && !out.json {
+    if out.can_ask() {
         out.flush()?;
         if ask("Some repairs give up what is damaged, for good. A backup is better. Go on?")? {
             return Ok(());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::Global;
 use crate::exit::{Done, Exit, Failure};
-use crate::output::{Output, Table, ask, can_ask, human_duration, human_number, human_span};
+use crate::output::{Output, Table, ask, human_duration, human_number, human_span};
 use crate::remote::{asked, with_client};
 use crate::show::readable;
 use crate::values::{self, Start};
@@ -271,7 +271,7 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
 }
 
 fn remove(name: &TopicName, yes: bool, global: &Global, out: &mut Output) -> Done {
-    if !yes && (out.json || !can_ask()) {
+    if !yes && !out.can_ask() {
         return Err(Failure::words(format!("removing group {name} is for good"))
             .hint("add --yes to do it without asking"));
     }

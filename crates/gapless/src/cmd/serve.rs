@@ -216,7 +216,7 @@ fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
         hello_timeout: ms("native.hello_timeout_ms")?,
         idle_timeout: ms("native.idle_timeout_ms")?,
         drain: ms("native.drain_ms")?,
-        awake: config.get("native.awake_us").map(Duration::from_micros)?,
+        awake: Duration::from_micros(between(config, "native.awake_us", 0, 1_000_000)? as u64),
         ..NativeOptions::default()
     })
 }

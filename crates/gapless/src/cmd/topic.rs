@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Global;
 use crate::exit::{Done, Exit, Failure};
-use crate::output::{Output, Table, ask, can_ask, human_bytes, human_duration, human_number};
+use crate::output::{Output, Table, ask, human_bytes, human_duration, human_number};
 use crate::remote::{asked, with_client};
 use crate::values;
 
@@ -284,8 +284,7 @@ async fn or_failure<T>(
 }
 
 fn remove(name: &TopicName, yes: bool, global: &Global, out: &mut Output) -> Done {
-    let may_ask = can_ask() && !out.json;
-    if !yes && !may_ask {
+    if !yes && !out.can_ask() {
         return Err(Failure::words(format!("{name} would be removed with all its messages"))
             .hint("say that you mean it: --yes"));
     }
