@@ -58,6 +58,9 @@ pub(crate) struct CompareArgs {
     /// Only these kinds of work, with commas between [default: all].
     #[arg(long, value_delimiter = ',', value_name = "WORK")]
     only: Vec<Work>,
+    /// Only cases whose title has this text, such as "flushed, one at a time, 128 B".
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    case: String,
     /// How many rounds; figures are medians over them.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: Option<u64>,
@@ -146,7 +149,7 @@ impl CompareArgs {
             _ => Plan::full(),
         };
         let rounds = self.rounds.map_or(plan.rounds, |rounds| rounds as usize);
-        Plan { rounds, ..plan }
+        Plan { rounds, case: self.case.clone(), ..plan }
     }
 
     fn works(&self) -> Vec<Work> {
@@ -223,6 +226,9 @@ mod tests {
         let works = parse(&["--only", "round-trip,publish"]).works();
         assert_eq!(works, [Work::Publish, Work::RoundTrip]);
         assert!(parse(&[]).works().len() >= 7);
+        let plan = parse(&["--case", "flushed, one"]).plan();
+        assert!(plan.has_case("flushed, one at a time"));
+        assert!(!plan.has_case("flushed, 256 in flight"));
     }
 
     #[test]

@@ -36,9 +36,8 @@ pub(super) fn shapes(run: &mut Run<'_>) -> Result<()> {
     for (publishers, each) in run.plan.shapes.clone() {
         let size = size_name(MESSAGE_BYTES);
         let title = format!("live {publishers} → {}, {size}", publishers * each);
-        run.tell(&title);
         run.alternate(
-            run.plan.rounds,
+            (&title, run.plan.rounds),
             Contender::all(Store::Live, Some(BATCH)),
             |run, contender| {
                 let stage = run.stage(contender)?;
@@ -168,8 +167,8 @@ fn read_all(links: &mut [(Link, u64)], gate: &Gate, total: &AtomicU64) -> Result
 /// One message to another client and one back, one at a time.
 pub(super) fn round_trips(run: &mut Run<'_>) -> Result<()> {
     let what = format!("round trip, {}", size_name(MESSAGE_BYTES));
-    run.tell(&what);
-    run.alternate(run.plan.rounds, Contender::all_and_awake(Store::Live), |run, contender| {
+    let rounds = run.plan.rounds;
+    run.alternate((&what, rounds), Contender::all_and_awake(Store::Live), |run, contender| {
         let stage = run.stage(contender)?;
         let meter = Meter::start(&stage.server)?;
         let mut micros = there_and_back(&stage, contender, run.plan.time * 2)?;

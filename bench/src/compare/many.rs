@@ -30,8 +30,8 @@ pub(super) fn connections(run: &mut Run<'_>) -> Result<()> {
         run.tell("fewer connections than planned: no more files may be open (ulimit -n)");
     }
     let title = format!("memory of an idle connection, of {}", count_name(count as u64));
-    run.tell(&title);
-    run.alternate(run.plan.rounds_stored, Contender::all(Store::Live, None), |run, contender| {
+    let rounds = run.plan.rounds_stored;
+    run.alternate((&title, rounds), Contender::all(Store::Live, None), |run, contender| {
         let stage = run.stage(contender)?;
         let (system, server) = (contender.who.system(), &stage.server);
         system.create(&mut system.connect(server.address())?, "idle", Store::Live)?;
@@ -59,26 +59,21 @@ pub(super) fn connections(run: &mut Run<'_>) -> Result<()> {
 pub(super) fn topics(run: &mut Run<'_>) -> Result<()> {
     let count = run.plan.topics;
     let title = format!("memory of a topic with one message, of {}", count_name(count as u64));
-    run.tell(&title);
-    run.alternate(
-        run.plan.rounds_stored,
-        Contender::all(Store::Written, None),
-        |run, contender| {
-            let measured = make_topics(run, contender, Kind::Topic(count))?;
-            let line = run.add("topics", (&title, Counts::Bytes), contender, measured);
-            line.notes = match contender.who {
-                Who::Gapless => "a topic each",
-                Who::Nats => "a subject each, all in one stream",
-                Who::Redis => "a stream (key) each",
-            }
-            .to_owned();
-            Ok(())
-        },
-    )?;
+    let rounds = run.plan.rounds_stored;
+    run.alternate((&title, rounds), Contender::all(Store::Written, None), |run, contender| {
+        let measured = make_topics(run, contender, Kind::Topic(count))?;
+        let line = run.add("topics", (&title, Counts::Bytes), contender, measured);
+        line.notes = match contender.who {
+            Who::Gapless => "a topic each",
+            Who::Nats => "a subject each, all in one stream",
+            Who::Redis => "a stream (key) each",
+        }
+        .to_owned();
+        Ok(())
+    })?;
     let streams = run.plan.streams;
     let title = format!("memory of a stream of its own, of {}", count_name(streams as u64));
-    run.tell(&title);
-    run.alternate(run.plan.rounds_stored, Contender::all(Store::Written, None), |run, contender| {
+    run.alternate((&title, rounds), Contender::all(Store::Written, None), |run, contender| {
         let kind = match contender.who {
             Who::Nats => Kind::Stream(streams),
             Who::Gapless | Who::Redis => Kind::Topic(streams),

@@ -49,6 +49,8 @@ pub(super) struct Plan {
     pub(super) topics: usize,
     /// Streams of JetStream, which are made more slowly and take more memory.
     pub(super) streams: usize,
+    /// A text that the titles of cases must contain; what is stored is always whole.
+    pub(super) case: String,
 }
 
 impl Plan {
@@ -68,7 +70,13 @@ impl Plan {
             connections: 10_000,
             topics: 100_000,
             streams: 5_000,
+            case: String::new(),
         }
+    }
+
+    /// Whether this case is asked for.
+    pub(super) fn has_case(&self, title: &str) -> bool {
+        title.contains(&self.case)
     }
 
     /// Under three minutes: to see that it runs, and roughly where things are.

@@ -27,9 +27,8 @@ const TOPIC: &str = "bench";
 pub(super) fn unheard(run: &mut Run<'_>) -> Result<()> {
     for size in run.plan.sizes.clone() {
         let title = format!("publish without waiting, {}", size_name(size));
-        run.tell(&title);
         run.alternate(
-            run.plan.rounds,
+            (&title, run.plan.rounds),
             Contender::all(Store::Live, Some(BATCH)),
             |run, contender| {
                 let stage = run.stage(contender)?;
@@ -59,8 +58,8 @@ pub(super) fn acked(run: &mut Run<'_>) -> Result<()> {
 
 fn one_at_a_time(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
     let what = format!("{store}, one at a time, {}", size_name(size));
-    run.tell(&what);
-    run.alternate(run.plan.rounds, Contender::all_and_awake(store), |run, contender| {
+    let rounds = run.plan.rounds;
+    run.alternate((&what, rounds), Contender::all_and_awake(store), |run, contender| {
         let stage = run.stage(contender)?;
         let mut publisher = publisher(&stage, contender, size, TOPIC)?;
         let meter = Meter::start(&stage.server)?;
@@ -80,8 +79,8 @@ fn one_at_a_time(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
 
 fn in_flight(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
     let title = format!("{store}, {IN_FLIGHT} in flight, {}", size_name(size));
-    run.tell(&title);
-    run.alternate(run.plan.rounds, Contender::all(store, Some(BATCH)), |run, contender| {
+    let rounds = run.plan.rounds;
+    run.alternate((&title, rounds), Contender::all(store, Some(BATCH)), |run, contender| {
         let stage = run.stage(contender)?;
         let mut publisher = publisher(&stage, contender, size, TOPIC)?;
         let window = Window::exactly((IN_FLIGHT / contender.batch).max(1));

@@ -33,13 +33,17 @@ impl Run<'_> {
     }
 
     /// Each contender in turn, and all of them again for each round: so that all see the same
-    /// weather.
+    /// weather. Nothing if the case is not asked for.
     pub(super) fn alternate(
         &mut self,
-        rounds: usize,
+        (case, rounds): (&str, usize),
         contenders: Vec<Contender>,
         mut measure: impl FnMut(&mut Self, &Contender) -> Result<()>,
     ) -> Result<()> {
+        if !self.plan.has_case(case) {
+            return Ok(());
+        }
+        self.tell(case);
         let contenders = self.present(contenders);
         for _ in 0..rounds {
             for contender in &contenders {
