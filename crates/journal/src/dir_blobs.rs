@@ -20,7 +20,7 @@ use std::{
 
 use crate::{
     blobs::{Blob, BlobError, BlobWriter, Blobs, Created, check_name},
-    fs::{Fs, FsFile, is_full, is_read_only},
+    fs::{Fs, FsFile, is_full, is_read_only, write_pages_at},
 };
 
 /// How much is gathered before it is written, in bytes: large enough that the calls cost
@@ -153,12 +153,7 @@ impl DirBlobWriter {
             self.past_cache = self.file.write_past_cache(false);
         }
         let bytes = self.buffer.bytes();
-        let mut done = self.file.write_all_at(&[bytes], self.written);
-        if self.past_cache && done.as_ref().is_err_and(|e| e.kind() == ErrorKind::InvalidInput) {
-            // A file system that wants it otherwise than in whole pages.
-            self.past_cache = self.file.write_past_cache(false);
-            done = self.file.write_all_at(&[bytes], self.written);
-        }
+        let done = write_pages_at(&*self.file, &mut self.past_cache, &[bytes], self.written);
         done.map_err(|source| blob_error("write", &self.name, source))?;
         self.written += bytes.len() as u64;
         self.buffer.clear();

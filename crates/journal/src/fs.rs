@@ -253,6 +253,23 @@ impl FsFile for DiskFile {
     }
 }
 
+/// Writes whole pages past the cache, if `past`, which turns false when the file system wants
+/// it otherwise; then they go through it.
+pub(crate) fn write_pages_at(
+    file: &dyn FsFile,
+    past: &mut bool,
+    parts: &[&[u8]],
+    offset: u64,
+) -> io::Result<()> {
+    match file.write_all_at(parts, offset) {
+        Err(error) if *past && error.kind() == ErrorKind::InvalidInput => {
+            *past = file.write_past_cache(false);
+            file.write_all_at(parts, offset)
+        }
+        done => done,
+    }
+}
+
 /// Whether an error says that the disk has no room left, which time or an operator can
 /// heal, unlike all others.
 pub(crate) fn is_full(error: &io::Error) -> bool {

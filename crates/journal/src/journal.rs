@@ -523,9 +523,12 @@ impl Journal {
         history::bytes_of(&self.inner.segments(), topic, from)
     }
 
-    /// Whether enough has gathered in memory that [`Journal::keep`] should be called soon.
+    /// Whether [`Journal::keep`] should be called soon: enough has gathered in memory, or the
+    /// log has no room ahead.
     pub fn wants_keeping(&self) -> bool {
-        self.inner.unsealed.load(Ordering::Relaxed) >= self.inner.options.seal_bytes
+        let inner = &self.inner;
+        inner.unsealed.load(Ordering::Relaxed) >= inner.options.seal_bytes
+            || inner.prepare.as_ref().is_some_and(|prepare| prepare.is_due())
     }
 
     /// Says that something died, so that the collector looks again.

@@ -169,6 +169,8 @@ pub trait Prepare: Send + Sync + fmt::Debug {
     /// Does nothing once the writer is gone. While a call is running, dropping the
     /// writer does not free the log; it ends soon after.
     fn prepare(&self) -> io::Result<bool>;
+    /// Whether the writer has just taken the last room there was.
+    fn is_due(&self) -> bool;
 }
 
 /// Why nothing was appended, flushed or trimmed, or why nobody knows.

@@ -20,7 +20,7 @@ use std::{
 use super::{FileLogOptions, LogFile};
 use crate::{
     frame::BLOCK_BYTES,
-    fs::{Fs, FsLock},
+    fs::{Fs, FsLock, write_pages_at},
     log::Prepare,
 };
 
@@ -29,7 +29,7 @@ const FREE_FILES_MAX: usize = 8;
 
 /// How much is zeroed between two flushes, in bytes: small steps keep the disk's queue
 /// short for the flushes of the log itself, which happen meanwhile.
-const ZERO_STEP_BYTES: u64 = 4 * 1024 * 1024;
+const ZERO_STEP_BYTES: u64 = 1024 * 1024;
 
 /// Zeros to write from; page-aligned since copies from elsewhere can be much slower.
 #[repr(align(4096))]
@@ -50,6 +50,8 @@ pub(super) struct Room {
     pub(super) dir: PathBuf,
     options: FileLogOptions,
     files: Mutex<Files>,
+    /// Set when the last free file was taken, until another is being made.
+    due: Arc<AtomicBool>,
     /// Set when the writer goes, so that preparing ends soon.
     closing: AtomicBool,
     _lock: Box<dyn FsLock>,
@@ -82,6 +84,7 @@ impl Room {
                 next_number: highest.unwrap_or(0) + 1,
                 count: u32::try_from(all.len()).unwrap_or(u32::MAX),
             }),
+            due: Arc::new(AtomicBool::new(false)),
             closing: AtomicBool::new(false),
             _lock: lock,
         }
@@ -95,18 +98,22 @@ impl Room {
         self.closing.store(true, Ordering::Relaxed);
     }
 
-    /// A file with at least so many bytes: a free one, else a new one.
+    /// A file with at least so many bytes: a free one, else a new one, no larger than it must
+    /// be, since somebody waits.
     pub(super) fn take(&self, bytes_min: u64) -> io::Result<Arc<LogFile>> {
         {
             let mut files = self.files();
             let fitting = |(_, file): &(usize, &Arc<LogFile>)| file.bytes >= bytes_min;
             let free = files.free.iter().enumerate().filter(fitting);
             // The largest: it lasts longest, and the small ones of the beginning get out of use.
-            if let Some((index, _)) = free.max_by_key(|(_, file)| file.bytes) {
-                return Ok(files.free.swap_remove(index));
+            let largest = free.max_by_key(|(_, file)| file.bytes).map(|(index, _)| index);
+            let taken = largest.map(|index| files.free.swap_remove(index));
+            self.due.store(files.free.is_empty(), Ordering::Relaxed);
+            if let Some(file) = taken {
+                return Ok(file);
             }
         }
-        self.make(bytes_min, &|| false)
+        self.make(self.options.first_file_bytes.max(bytes_min), &|| false)
     }
 
     /// Takes back a file that holds nothing needed any more.
@@ -125,15 +132,19 @@ impl Room {
         }
     }
 
+    /// How large a file is best made when nobody waits for it.
+    fn next_file_bytes(&self) -> u64 {
+        let doubled = self.options.first_file_bytes << self.files().count.min(16);
+        doubled.min(self.options.file_bytes_max)
+    }
+
     /// Makes a file of zeros. `stop` is asked now and then.
-    fn make(&self, bytes_min: u64, stop: &dyn Fn() -> bool) -> io::Result<Arc<LogFile>> {
-        let (number, bytes) = {
+    fn make(&self, bytes: u64, stop: &dyn Fn() -> bool) -> io::Result<Arc<LogFile>> {
+        let bytes = bytes.next_multiple_of(BLOCK_BYTES);
+        let number = {
             let mut files = self.files();
-            let number = files.next_number;
             files.next_number += 1;
-            let doubled = self.options.first_file_bytes << files.count.min(16);
-            let bytes = doubled.min(self.options.file_bytes_max).max(bytes_min);
-            (number, bytes.next_multiple_of(BLOCK_BYTES))
+            files.next_number - 1
         };
         let temp = self.dir.join(format!("{number:08}.new"));
         let made = self.make_as(&temp, number, bytes, stop);
@@ -154,6 +165,8 @@ impl Room {
         stop: &dyn Fn() -> bool,
     ) -> io::Result<Arc<LogFile>> {
         let file = self.fs.create(temp)?;
+        // Pages for zeros would cost far more than the zeros (see `docs/adr/0010`).
+        let mut past_cache = file.write_past_cache(true);
         let mut offset = 0;
         while offset < bytes {
             if stop() {
@@ -167,10 +180,11 @@ impl Room {
                 parts.push(&ZEROS.0[..len as usize]);
                 left -= len;
             }
-            file.write_all_at(&parts, offset)?;
+            write_pages_at(&*file, &mut past_cache, &parts, offset)?;
             file.sync()?;
             offset = end;
         }
+        file.write_past_cache(false);
         let made = LogFile { number, bytes, file };
         self.fs.rename(temp, &self.dir.join(made.name()))?;
         // Before any frame in it can be reported as flushed.
@@ -187,19 +201,32 @@ impl Room {
 /// Keeps one free file ready. It does not keep the log locked, except while it works.
 #[derive(Debug)]
 pub(super) struct Preparer {
-    pub(super) room: Weak<Room>,
+    room: Weak<Room>,
+    due: Arc<AtomicBool>,
+}
+
+impl Preparer {
+    pub(super) fn new(room: &Arc<Room>) -> Self {
+        Self { room: Arc::downgrade(room), due: Arc::clone(&room.due) }
+    }
 }
 
 impl Prepare for Preparer {
+    fn is_due(&self) -> bool {
+        self.due.load(Ordering::Relaxed)
+    }
+
     fn prepare(&self) -> io::Result<bool> {
         let Some(room) = self.room.upgrade() else {
             return Ok(false);
         };
+        // If it fails it is tried again at the next call, but not at once for ever.
+        room.due.store(false, Ordering::Relaxed);
         let closing = || room.closing.load(Ordering::Relaxed);
         if closing() || !room.files().free.is_empty() {
             return Ok(false);
         }
-        match room.make(BLOCK_BYTES, &closing) {
+        match room.make(room.next_file_bytes(), &closing) {
             Ok(file) => {
                 room.files().free.push(file);
                 Ok(true)

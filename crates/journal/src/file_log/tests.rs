@@ -433,18 +433,48 @@ fn message_that_looks_like_a_frame_of_another_store_is_just_bytes() {
 }
 
 #[test]
-fn files_double_up_to_the_maximum_and_a_large_frame_gets_one_that_fits() {
+fn files_made_ahead_double_up_to_the_maximum() {
+    let (fs, mut taken) = small_log();
+    let preparer = taken.writer.preparer().expect("a preparer");
+    for n in 1..=30 {
+        taken.writer.append(Lsn(n), &frame("a", 1)).expect("append");
+        let due = preparer.is_due();
+        assert_eq!(preparer.prepare().expect("room"), due, "frame {n}");
+        assert!(!preparer.is_due(), "a file is free again");
+    }
+    assert_eq!(blocks(&fs), [2, 4, 8, 16, 16, 0], "by number, and the lock");
+}
+
+#[test]
+fn a_frame_that_has_to_wait_for_a_file_gets_a_small_one_that_fits() {
+    let (fs, mut taken) = small_log();
+    for (n, blocks) in [(1, 1), (2, 15), (3, 2), (4, 2)] {
+        taken.writer.append(Lsn(n), &frame("a", blocks)).expect("append");
+    }
+    assert_eq!(blocks(&fs), [2, 15, 2, 2, 0], "by number, and the lock");
+}
+
+#[test]
+fn a_file_system_that_wants_no_zeros_past_its_cache_gets_them_through_it() {
+    let (fs, mut taken) = small_log();
+    fs.fail_write(1, ErrorKind::InvalidInput, Times::Once);
+    taken.writer.append(Lsn(1), &frame("a", 1)).expect("append");
+    assert_eq!(blocks(&fs), [2, 0], "by number, and the lock");
+    drop(taken);
+    assert_eq!(replayed(&fs, 1), "a");
+}
+
+/// An empty log whose files have 2 to 16 blocks.
+fn small_log() -> (FaultyFs, TakeOver) {
     let options = FileLogOptions { first_file_bytes: 2 * BLOCK, file_bytes_max: 16 * BLOCK };
     let fs = FaultyFs::new(1);
     let log = FileLog::new(Arc::new(fs.clone()), "/log".into(), EPOCH, options);
-    let mut taken = log.take_over(floor(1)).expect("new log");
-    taken.writer.append(Lsn(1), &frame("a", 1)).expect("append");
-    taken.writer.append(Lsn(2), &frame("b", 15)).expect("append");
-    for n in 3..=30 {
-        taken.writer.append(Lsn(n), &frame("c", 1)).expect("append");
-    }
-    let blocks = fs.files().iter().map(|(_, bytes)| bytes / BLOCK).collect::<Vec<_>>();
-    assert_eq!(blocks, [2, 15, 8, 16, 16, 0], "by number, and the lock");
+    (fs, log.take_over(floor(1)).expect("new log"))
+}
+
+/// How many blocks each file has.
+fn blocks(fs: &FaultyFs) -> Vec<u64> {
+    fs.files().iter().map(|(_, bytes)| bytes / BLOCK).collect()
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl LogWriter for Writer {
     }
 
     fn preparer(&self) -> Option<Arc<dyn Prepare>> {
-        Some(Arc::new(Preparer { room: Arc::downgrade(&self.room) }))
+        Some(Arc::new(Preparer::new(&self.room)))
     }
 }
 
