@@ -91,10 +91,16 @@ fn frames_come_back_as_they_were(log: &dyn Log) {
         expected.push((lsn.0, bytes(size)));
     }
     taken.writer.flush().expect("flush");
+    for size in sizes {
+        let lsn = taken.writer.next();
+        taken.writer.append_flushed(lsn, &bytes(size)).expect("append and flush");
+        assert_eq!(taken.writer.next(), lsn.next(), "each append moves the end by one");
+        expected.push((lsn.0, bytes(size)));
+    }
     drop(taken);
     for _ in 0..2 {
         let mut taken = open(log, 1);
-        assert_eq!((taken.first, taken.next), (Lsn(1), Lsn(9)));
+        assert_eq!((taken.first, taken.next), (Lsn(1), Lsn(17)));
         assert_eq!(taken.torn, None, "a log that was closed well has no torn end");
         assert!(replay(&mut *taken.reader, 1) == expected, "frames differ");
         assert!(replay(&mut *taken.reader, 1) == expected, "a second time");
@@ -106,10 +112,12 @@ fn only_the_exact_place_is_appended_to(log: &dyn Log) {
     append(&mut taken, &text(1));
     for wrong in [0, 1, 3, u64::MAX] {
         let refused = taken.writer.append(Lsn(wrong), &text(9));
-        assert!(
-            matches!(refused, Err(AppendError::WrongPlace { next: Lsn(2) })),
-            "append at {wrong}: {refused:?}"
-        );
+        let is_refused = |refused: Result<(), AppendError>| {
+            let told = matches!(refused, Err(AppendError::WrongPlace { next: Lsn(2) }));
+            assert!(told, "append at {wrong}: {refused:?}");
+        };
+        is_refused(refused);
+        is_refused(taken.writer.append_flushed(Lsn(wrong), &text(9)));
     }
     append(&mut taken, &text(2));
     drop(taken);

@@ -21,6 +21,7 @@ use std::{
 use crate::{
     blobs::{Blob, BlobError, BlobWriter, Blobs, Created, check_name},
     fs::{Fs, FsFile, is_full, is_read_only, write_pages_at},
+    pages::Pages,
 };
 
 /// How much is gathered before it is written, in bytes: large enough that the calls cost
@@ -30,10 +31,6 @@ const BUFFER_BYTES: usize = 1024 * 1024;
 /// How much is written between two flushes, in bytes: in one flush at the end, a large
 /// blob would keep the disk busy while the log waits with a flush of its own.
 const SYNC_STEP_BYTES: u64 = 8 * 1024 * 1024;
-
-/// Where in memory the buffer starts: a page, since a copy between addresses that differ
-/// by a few bytes modulo a page is many times slower.
-const BUFFER_ALIGN: usize = 4096;
 
 /// What names of blobs in the making begin with; [`check_name`] refuses such names.
 const TEMP_PREFIX: &str = ".new-";
@@ -100,7 +97,7 @@ impl Blobs for DirBlobs {
             file,
             written: 0,
             past_cache: false,
-            buffer: Buffer::new(),
+            buffer: Pages::new(BUFFER_BYTES),
         }))
     }
 
@@ -137,7 +134,7 @@ struct DirBlobWriter {
     written: u64,
     /// Whether writes go past the system's cache.
     past_cache: bool,
-    buffer: Buffer,
+    buffer: Pages,
 }
 
 impl fmt::Debug for DirBlobWriter {
@@ -243,44 +240,6 @@ impl Blob for DirBlob {
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<bool, BlobError> {
         let done = self.file.read_cached_at(buf, offset);
         done.map_err(|source| blob_error("read", &self.name, source))
-    }
-}
-
-/// Bytes gathered in memory that starts at a page.
-struct Buffer {
-    memory: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Buffer {
-    fn new() -> Self {
-        let memory = vec![0; BUFFER_BYTES + BUFFER_ALIGN];
-        // `align_offset` may decline, then the buffer is slow and not wrong.
-        let start = memory.as_ptr().align_offset(BUFFER_ALIGN);
-        let start = if start < BUFFER_ALIGN { start } else { 0 };
-        Self { memory, start, len: 0 }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.len]
-    }
-
-    fn is_full(&self) -> bool {
-        self.len == BUFFER_BYTES
-    }
-
-    fn clear(&mut self) {
-        self.len = 0;
-    }
-
-    /// Takes as much as there is room for, and says how much.
-    fn fill(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(BUFFER_BYTES - self.len);
-        let end = self.start + self.len;
-        self.memory[end..end + taken].copy_from_slice(&bytes[..taken]);
-        self.len += taken;
-        taken
     }
 }
 

@@ -37,12 +37,13 @@ use self::{
     reader::Reader,
     room::{Room, zeros},
     scan::{Analysis, Found, Scan, scan},
-    writer::{Used, Writer},
+    writer::{AT_ONCE_BYTES_MAX, Used, Writer},
 };
 use crate::{
     frame::{BLOCK_BYTES, HEADER_BYTES},
     fs::{Fs, FsFile, FsLock, is_read_only},
     log::{Floor, Log, LogError, Lsn, TakeOver},
+    pages::Pages,
 };
 
 const LOCK_NAME: &str = "LOCK";
@@ -236,6 +237,7 @@ impl Log for FileLog {
             offset: last.map_or(0, |last| last.end()),
             dirty: Vec::new(),
             first,
+            pages: Pages::new(AT_ONCE_BYTES_MAX),
             failed: false,
         };
         Ok(TakeOver {

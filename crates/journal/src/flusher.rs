@@ -56,7 +56,8 @@ impl Inner {
             return Turn::Done;
         }
         let began = (self.monotonic)();
-        let (written, stop) = append_all(&mut **writer, &mut frames);
+        let at_once = frames.len() == 1 && self.must_flush(frames.make_contiguous());
+        let (written, stop) = append_all(&mut **writer, &mut frames, at_once);
         if !frames.is_empty() {
             lock(&self.gather).put_back(frames);
         }
@@ -140,14 +141,20 @@ impl Inner {
     }
 }
 
-/// Appends frames until one does not go; those that did are returned, the rest stays.
+/// Appends frames, `flushed` or not, until one does not go; those that did are returned, the
+/// rest stays.
 fn append_all(
     writer: &mut dyn LogWriter,
     frames: &mut VecDeque<Frame>,
+    flushed: bool,
 ) -> (Vec<Frame>, Option<AppendError>) {
     let mut written = Vec::with_capacity(frames.len());
     while let Some(frame) = frames.pop_front() {
-        match writer.append(frame.lsn, &frame.bytes) {
+        let done = match flushed {
+            true => writer.append_flushed(frame.lsn, &frame.bytes),
+            false => writer.append(frame.lsn, &frame.bytes),
+        };
+        match done {
             Ok(()) => written.push(frame),
             Err(error) => {
                 frames.push_front(frame);

@@ -67,6 +67,12 @@ pub trait FsFile: Send + Sync + Debug {
     fn write_past_cache(&self, _past: bool) -> bool {
         false
     }
+    /// Writes whole pages so that they survive power loss when it returns; that says nothing of
+    /// what was written before. Fastest if they start at a page in memory too.
+    fn write_durable_at(&self, pages: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(&[pages], offset)?;
+        self.sync()
+    }
     /// How many bytes the file has.
     fn len(&self) -> io::Result<u64>;
 
@@ -248,6 +254,37 @@ impl FsFile for DiskFile {
         past && set.is_ok()
     }
 
+    #[cfg(target_os = "linux")]
+    fn write_durable_at(&self, pages: &[u8], offset: u64) -> io::Result<()> {
+        use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+        // One call past the cache, since a write into the cache is only copied to the disk later
+        // by the flush, page by page.
+        self.write_past_cache(true);
+        let mut written = 0;
+        let done = loop {
+            let left = &pages[written..];
+            if left.is_empty() {
+                break Ok(());
+            }
+            let at = offset + written as u64;
+            match pwritev2(&self.file, &[IoSlice::new(left)], at, ReadWriteFlags::DSYNC) {
+                Ok(0) => break Err(Errno::IO),
+                Ok(n) => written += n,
+                Err(Errno::INTR) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.write_past_cache(false);
+        match done {
+            // A system or file system that cannot, or wants it otherwise than in pages.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.write_all_at(&[pages], offset)?;
+                self.sync()
+            }
+            done => Ok(done?),
+        }
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -303,6 +340,24 @@ mod tests {
         assert_eq!(file.len().expect("len"), 6);
         let past = file.read_exact_at(&mut all, 1).expect_err("too long");
         assert_eq!(past.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn durable_pages_land_between_others_from_anywhere_in_memory() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let file = DiskFs.create(&dir.path().join("a")).expect("create");
+        file.write_all_at(&[&[b'.'; 4 * 4096]], 0).expect("write");
+        let memory = vec![b'x'; 3 * 4096];
+        // Both from the start of a page and not: one of the two is refused past the cache.
+        let start = memory.as_ptr().align_offset(4096).min(4096);
+        for start in [start, start + 1] {
+            file.write_durable_at(&memory[start..start + 4096], 2 * 4096).expect("write");
+            file.write_all_at(&[b"yy"], 1).expect("write through the cache again");
+            let mut all = vec![0; 4 * 4096];
+            file.read_exact_at(&mut all, 0).expect("read");
+            let expected = [&b".yy"[..], &[b'.'; 8189], &[b'x'; 4096], &[b'.'; 4096]].concat();
+            assert!(all == expected, "from {start}");
+        }
     }
 
     #[test]

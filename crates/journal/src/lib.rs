@@ -32,6 +32,7 @@ mod marks;
 pub mod memory;
 mod open;
 mod options;
+mod pages;
 mod pool;
 mod segment;
 mod state;

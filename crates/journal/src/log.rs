@@ -149,6 +149,11 @@ pub trait LogWriter: Send + fmt::Debug {
     fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError>;
     /// When it returns, all frames appended so far survive power loss.
     fn flush(&mut self) -> Result<(), AppendError>;
+    /// Appends a frame and flushes, in one step where that is faster.
+    fn append_flushed(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
+        self.append(at, frame)?;
+        self.flush()
+    }
     /// Says that frames below are no longer needed, and gives their room back.
     ///
     /// The caller has recorded `below` as its [`Floor`], durably, before it calls: a log

@@ -493,6 +493,27 @@ fn trim_flushes_what_it_lets_go_of() {
 }
 
 #[test]
+fn frame_flushed_in_one_step_takes_those_before_it_along() {
+    // The last is too large for one step.
+    for (before, blocks) in [("", 1), ("a", 1), ("aa", 3), ("", 20), ("a", 20)] {
+        for seed in 0..20 {
+            let fs = FaultyFs::new(seed);
+            let options = FileLogOptions { file_bytes_max: 32 * BLOCK, ..FOUR_BLOCKS };
+            let log = FileLog::new(Arc::new(fs.clone()), "/log".into(), EPOCH, options);
+            let mut taken = log.take_over(floor(1)).expect("new log");
+            before.chars().for_each(|_| append(&mut *taken.writer, "a"));
+            let next = taken.writer.next();
+            taken.writer.append_flushed(next, &frame("b", blocks)).expect("append");
+            append(&mut *taken.writer, "c");
+            fs.crash(CrashKind::Power);
+            let kept = letters(&mut log.take_over(floor(1)).expect("take over"));
+            let lost = kept.strip_prefix(&format!("{before}b"));
+            assert!(lost.is_some_and(|rest| rest.is_empty() || rest == "c"), "seed {seed}: {kept}");
+        }
+    }
+}
+
+#[test]
 fn flush_syncs_one_file_and_append_is_one_write() {
     let fs = log_of("a");
     let mut taken = take_over(&fs, 1).expect("take over");

@@ -24,7 +24,11 @@ use crate::{
     frame::{BLOCK_BYTES, HEADER_BYTES, Header, extent},
     fs::{is_full, is_read_only},
     log::{AppendError, LogWriter, Lsn, Prepare},
+    pages::Pages,
 };
+
+/// Frames up to this many bytes, padding included, are written and flushed in one step.
+pub(super) const AT_ONCE_BYTES_MAX: usize = 64 * 1024;
 
 /// A file that holds frames that are needed.
 #[derive(Debug)]
@@ -51,6 +55,8 @@ pub(super) struct Writer {
     pub(super) dirty: Vec<Arc<LogFile>>,
     /// The first frame that is kept, as the reader must know.
     pub(super) first: Arc<AtomicU64>,
+    /// Where a frame is put together that is written and flushed in one step.
+    pub(super) pages: Pages,
     /// Set by a failure after which nobody knows what the files hold.
     pub(super) failed: bool,
 }
@@ -108,24 +114,8 @@ impl Writer {
         }
     }
 
-    fn mark_dirty(&mut self, file: Arc<LogFile>) {
-        // Nearly always the same one as before.
-        if !self.dirty.iter().any(|dirty| Arc::ptr_eq(dirty, &file)) {
-            self.dirty.push(file);
-        }
-    }
-}
-
-impl LogWriter for Writer {
-    fn next(&self) -> Lsn {
-        self.next
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        self.room.options().frame_bytes_max()
-    }
-
-    fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
+    /// Writes a frame at its place; `durable`, so that it needs no flush, or not.
+    fn write(&mut self, at: Lsn, frame: &Bytes, durable: bool) -> Result<(), AppendError> {
         self.alive()?;
         if at != self.next {
             return Err(AppendError::WrongPlace { next: self.next });
@@ -148,8 +138,18 @@ impl LogWriter for Writer {
         };
         let (head, crc) = header.encode();
         let pad = zeros(bytes - (HEADER_BYTES + frame.len()) as u64);
-        let written = file.file.write_all_at(&[&head, frame, pad], self.offset);
+        let parts: [&[u8]; 3] = [&head, frame, pad];
+        let written = if durable {
+            self.pages.clear();
+            for part in parts {
+                self.pages.fill(part);
+            }
+            file.file.write_durable_at(self.pages.bytes(), self.offset)
+        } else {
+            file.file.write_all_at(&parts, self.offset)
+        };
         match written {
+            Ok(()) if durable => {}
             Ok(()) => self.mark_dirty(file),
             Err(error) if is_full(&error) => return Err(self.undo(&file)),
             Err(error) => return Err(self.refuse(error)),
@@ -160,6 +160,34 @@ impl LogWriter for Writer {
         let used = self.used.back_mut().expect("the file just written is used");
         used.last = at;
         Ok(())
+    }
+
+    fn mark_dirty(&mut self, file: Arc<LogFile>) {
+        // Nearly always the same one as before.
+        if !self.dirty.iter().any(|dirty| Arc::ptr_eq(dirty, &file)) {
+            self.dirty.push(file);
+        }
+    }
+}
+
+impl LogWriter for Writer {
+    fn next(&self) -> Lsn {
+        self.next
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        self.room.options().frame_bytes_max()
+    }
+
+    fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
+        self.write(at, frame, false)
+    }
+
+    fn append_flushed(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
+        // What was only written before must be flushed too, and a copy must be worth it.
+        let at_once = self.dirty.is_empty() && extent(frame.len()) <= AT_ONCE_BYTES_MAX as u64;
+        self.write(at, frame, at_once)?;
+        self.flush()
     }
 
     fn flush(&mut self) -> Result<(), AppendError> {
