@@ -165,7 +165,7 @@ impl Room {
         stop: &dyn Fn() -> bool,
     ) -> io::Result<Arc<LogFile>> {
         let file = self.fs.create(temp)?;
-        // Pages for zeros would cost far more than the zeros (see `docs/adr/0010`).
+        // Pages for zeros would cost far more than the zeros (see `docs/adr/0011`).
         let mut past_cache = file.write_past_cache(true);
         let mut offset = 0;
         while offset < bytes {
