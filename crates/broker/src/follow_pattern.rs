@@ -143,6 +143,8 @@ impl PatternFollower {
                 return Poll::Ready(Ok(delivery));
             }
             if !self.look(inner, shared, context)? && turn_of_mail {
+                // Most wait for long; an empty queue is no cost of those.
+                self.ready = VecDeque::new();
                 return Poll::Pending;
             }
         }

@@ -91,6 +91,8 @@ impl TopicFollower {
                 continue;
             }
             if !self.look(inner, shared, context)? {
+                // Most wait for long; an empty queue is no cost of those.
+                self.ready = VecDeque::new();
                 return Poll::Pending;
             }
         }

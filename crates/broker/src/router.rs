@@ -16,6 +16,10 @@ use gapless_core::{Batch, Pattern, Position, SubscriptionIndex, TopicName};
 use crate::cell::lock;
 use crate::limits::Limits;
 
+/// Mails for which an empty mailbox keeps room: enough for one who keeps up. The room of a burst
+/// is given back, as most are idle after it.
+const ROOM_KEPT: usize = 8;
+
 /// What lies in a mailbox.
 #[derive(Clone, Debug)]
 pub(crate) struct Mail {
@@ -78,6 +82,9 @@ impl Mailbox {
                 Some(Ok(mail))
             }
             None => {
+                if state.mail.capacity() > ROOM_KEPT {
+                    state.mail = VecDeque::new();
+                }
                 state.waker = Some(waker.clone());
                 None
             }

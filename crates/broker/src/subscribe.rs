@@ -21,6 +21,33 @@ impl Broker {
     /// # Errors
     /// Says why not; nothing was changed then.
     pub fn subscribe(&self, pattern: &Pattern, from: From) -> Result<Subscription, SubscribeError> {
+        self.begin(pattern, from, self.topic_of(pattern))
+    }
+
+    /// As [`Broker::subscribe`], if that needs nothing of the disk, so that it may be called
+    /// where blocking would do harm; `None` when it might, and then nothing was done. Only the
+    /// place of a topic's follower is looked up: a volatile subject and a pattern have theirs.
+    pub fn subscribe_at_once(
+        &self,
+        pattern: &Pattern,
+        from: From,
+    ) -> Option<Result<Subscription, SubscribeError>> {
+        match self.topic_of(pattern) {
+            Some(_) => None,
+            None => Some(self.begin(pattern, from, None)),
+        }
+    }
+
+    fn topic_of(&self, pattern: &Pattern) -> Option<Arc<Cell>> {
+        pattern.as_name().and_then(|name| self.inner.topics.find(&name))
+    }
+
+    fn begin(
+        &self,
+        pattern: &Pattern,
+        from: From,
+        topic: Option<Arc<Cell>>,
+    ) -> Result<Subscription, SubscribeError> {
         let inner = &self.inner;
         if inner.is_closed() {
             return Err(SubscribeError::Closed);
@@ -31,7 +58,6 @@ impl Broker {
         if lock(&inner.subscribers).len() >= max {
             return Err(SubscribeError::TooMany { max });
         }
-        let topic = pattern.as_name().and_then(|name| inner.topics.find(&name));
         let follower = match topic {
             Some(cell) => Follower::Topic(Box::new(inner.follow_topic(cell, from)?)),
             None => Follower::Pattern(Box::new(inner.follow_pattern(&shared, from)?)),

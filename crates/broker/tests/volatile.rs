@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use gapless_broker::{Broker, Delivery, From};
+use gapless_broker::{Broker, Delivery, From, SubscribeError};
 use gapless_core::{GapReason, Message, PublishOptions, RejectReason, Seq, TopicSettings};
 
 #[test]
@@ -49,6 +49,24 @@ fn a1_nothing_comes_before_subscribing_and_nothing_after_leaving() {
     assert_eq!(bodies(&drain(&mut other)), ["in time", "for the other"]);
     drop(other);
     assert_eq!(refusal(&broker, "s", &one("late"), &plain), RejectReason::NoSubscribers);
+}
+
+#[test]
+fn a_subject_or_pattern_is_followed_at_once_and_a_topic_is_left_to_who_may_block() {
+    let world = World::new(1);
+    let broker = world.open();
+    broker.create_topic(&name("topic"), TopicSettings::default()).unwrap();
+    assert!(broker.subscribe_at_once(&pattern("topic"), From::Now).is_none());
+    assert!(broker.subscribers().is_empty(), "nothing was done");
+    for of in ["subject", "*"] {
+        let begun = broker.subscribe_at_once(&pattern(of), From::Now).expect("no topic");
+        let mut follower = begun.unwrap();
+        until_live(&mut follower);
+        text(&broker, "subject", of);
+        assert_eq!(bodies(&drain(&mut follower)), [of]);
+    }
+    let refused = broker.subscribe_at_once(&pattern("*"), From::Seq(Seq(1))).expect("no topic");
+    assert!(matches!(refused, Err(SubscribeError::NeedsTopic(_))));
 }
 
 #[test]

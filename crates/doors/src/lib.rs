@@ -3,6 +3,7 @@
 mod answers;
 pub mod http;
 pub mod native;
+mod numbered;
 mod sessions;
 mod sockets;
 

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gapless_broker::{MemberHandle, MemberInfo};
 use gapless_core::{Timestamp, TopicName};
 
+use crate::numbered::Numbered;
+
 /// A client that is connected.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -18,9 +20,9 @@ pub(crate) struct Session {
     pub(crate) since: Timestamp,
     pub(crate) name: Mutex<String>,
     /// Its subscriptions: number on the connection, number at the broker, whether by topic.
-    pub(crate) follows: Mutex<BTreeMap<u64, (u64, bool)>>,
+    pub(crate) follows: Mutex<Numbered<(u64, bool)>>,
     /// Its memberships of groups, by their number on the connection.
-    members: Mutex<BTreeMap<u64, MemberHandle>>,
+    members: Mutex<Numbered<MemberHandle>>,
 }
 
 /// A membership in the list, taken out when it is dropped.
@@ -32,7 +34,7 @@ pub(crate) struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.session.lock_members().remove(&self.number);
+        self.session.lock_members().remove(self.number);
     }
 }
 
@@ -42,13 +44,13 @@ impl Session {
         *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
     }
 
-    fn lock_members(&self) -> MutexGuard<'_, BTreeMap<u64, MemberHandle>> {
+    fn lock_members(&self) -> MutexGuard<'_, Numbered<MemberHandle>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a membership, for as long as what is given back is held.
     pub(crate) fn note_member(self: &Arc<Self>, number: u64, member: MemberHandle) -> Listed {
-        self.lock_members().insert(number, member);
+        self.lock_members().add(number, member);
         Listed { session: Arc::clone(self), number }
     }
 
@@ -113,7 +115,7 @@ impl Sessions {
     /// Puts a session of one subscription into the list, for as long as the seat is held.
     pub(crate) fn seat(&self, session: Arc<Session>, follows: (u64, bool)) -> Seat {
         let number = session.number;
-        session.follows.lock().unwrap_or_else(PoisonError::into_inner).insert(1, follows);
+        session.follows.lock().unwrap_or_else(PoisonError::into_inner).add(1, follows);
         self.lock().insert(number, session);
         Seat { sessions: self.clone(), number }
     }

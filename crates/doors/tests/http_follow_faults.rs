@@ -1,5 +1,7 @@
 //! Following over HTTP while things go wrong: restarts, slow readers, what is gone, crowds.
 
+#[path = "common/process.rs"]
+mod process;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -12,6 +14,7 @@ use std::time::Instant;
 
 use gapless_broker::{Broker, SubscriberState};
 use gapless_core::{Message, PublishOptions, Retention, TopicSettings};
+use process::{files_max, memory};
 use serde_json::json;
 use streams::*;
 
@@ -196,21 +199,6 @@ fn d11_a_reader_that_stops_reading_is_not_cut_off_costs_little_and_recovers() {
     server.until("it is online again", |server| {
         server.broker().subscribers().iter().all(|each| each.state == SubscriberState::Online)
     });
-}
-
-/// How many files this process may have open.
-fn files_max() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").expect("the limits of a process");
-    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
-    let soft = line.split_whitespace().nth(3).expect("the soft limit");
-    soft.parse().unwrap_or(usize::MAX)
-}
-
-/// Memory of this process in bytes.
-fn memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("the state of a process");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
-    line.split_whitespace().nth(1).expect("a number").parse::<u64>().expect("kilobytes") * 1024
 }
 
 /// Bytes that an open stream may cost the server, all told. Debug builds need more.

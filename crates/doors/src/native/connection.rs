@@ -10,7 +10,7 @@ mod ending;
 mod handle;
 mod publish;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -29,7 +29,8 @@ use crate::native::group::Memberships;
 use crate::native::output::Output;
 use crate::native::ready::Ready;
 use crate::native::server::Shared;
-use crate::native::stream::Stream;
+use crate::native::stream::{SMALL_BYTES, Stream};
+use crate::numbered::Numbered;
 use crate::sessions::Session;
 
 use self::ask::Asked;
@@ -37,7 +38,7 @@ use self::publish::{Owed, Stalled};
 
 /// Bytes read at once, at first: enough for a question. Large buffers that come and go would
 /// leave holes in the memory between connections that stay.
-const READ_BYTES_MIN: usize = 2 * 1024;
+const READ_BYTES_MIN: usize = SMALL_BYTES;
 /// Bytes read at once from who sends more than that: enough for many small frames.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Frames handled before their answers are written.
@@ -65,10 +66,10 @@ pub(crate) struct Connection {
     /// How many of the next frames are handled one by one, because taking them together failed.
     alone: usize,
     /// A publish that must wait until the journal has room; nothing is read meanwhile.
-    stalled: Option<Stalled>,
+    stalled: Option<Box<Stalled>>,
     /// Questions answered by code that may block.
     asked: VecDeque<Asked>,
-    follows: BTreeMap<u64, Followed>,
+    follows: Numbered<Box<Followed>>,
     members: Memberships,
     /// Subscriptions and memberships that should be asked for more.
     hungry: VecDeque<u64>,
@@ -137,7 +138,7 @@ impl Connection {
             alone: 0,
             stalled: None,
             asked: VecDeque::new(),
-            follows: BTreeMap::new(),
+            follows: Numbered::default(),
             members: Memberships::default(),
             features: Features::NONE,
             hungry: VecDeque::new(),
@@ -200,6 +201,7 @@ impl Connection {
             // Writing may have made room for those who wait for it, and for reading.
             did |= written > 0;
             if !did {
+                self.drop_empty_queues();
                 self.note_live();
                 return self.watch_time(context);
             }
@@ -291,10 +293,7 @@ impl Connection {
                 Err(bad) => self.end_with(bad.code(), bad, Ids::NONE),
             }
         }
-        if self.input.is_empty() {
-            // Nothing is kept while nothing is in flight.
-            self.input = BytesMut::new();
-        }
+        self.drop_empty_input();
         if handled > 0 {
             return Ok(true);
         }
@@ -302,7 +301,10 @@ impl Connection {
         // No more room than has come already: a length is a promise.
         let room = missing.min(self.input.len()).max(self.read_bytes);
         match self.stream.poll_read(context, &mut self.input, room) {
-            Poll::Pending => Ok(false),
+            Poll::Pending => {
+                self.drop_empty_input();
+                Ok(false)
+            }
             Poll::Ready(Ok(0)) => {
                 // It sends no more, but may still read the answers to what it sent.
                 self.finish();
@@ -318,6 +320,26 @@ impl Connection {
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Nothing is kept while nothing is in flight.
+    fn drop_empty_input(&mut self) {
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+    }
+
+    /// The same for its queues; called before it waits, not between messages.
+    fn drop_empty_queues(&mut self) {
+        if self.publishes.is_empty() {
+            self.publishes = VecDeque::new();
+        }
+        if self.asked.is_empty() {
+            self.asked = VecDeque::new();
+        }
+        if self.hungry.is_empty() {
+            self.hungry = VecDeque::new();
         }
     }
 
@@ -384,7 +406,7 @@ impl Connection {
         while self.output.bytes() < max {
             let Some(number) = self.hungry.pop_front() else { break };
             let before = self.output.bytes();
-            let stop = match self.follows.get_mut(&number) {
+            let stop = match self.follows.get_mut(number) {
                 Some(followed) => followed.send(&mut self.output, max, self.limit),
                 // Who is asked to finish gets nothing new to do.
                 None if self.stage != Stage::Open => continue,
@@ -397,13 +419,14 @@ impl Connection {
                 Stop::Waits | Stop::NoCredit => {}
                 Stop::Full => self.hungry.push_back(number),
                 Stop::Ended => {
-                    self.follows.remove(&number);
+                    self.follows.remove(number);
                     self.forget(number);
                 }
             }
             if self.output.bytes() > before {
                 did = true;
-                let history = self.follows.get(&number).is_some_and(Followed::is_recovering);
+                let history =
+                    self.follows.get(number).is_some_and(|followed| followed.is_recovering());
                 self.recovers = history;
                 self.was_live |= !history;
             }

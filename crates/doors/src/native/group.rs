@@ -8,7 +8,6 @@
 //! Answers wait in the connection's one line, so that they come in the order of the
 //! questions. What groups are and how they stand is in `group_requests.rs`.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -26,6 +25,7 @@ use crate::answers::{error, member_error};
 use crate::native::deliver::{Stop, put_with};
 use crate::native::output::Output;
 use crate::native::ready::{Ready, SubscriptionWaker};
+use crate::numbered::Numbered;
 use crate::sessions::{Listed, Session};
 
 /// Bytes of a `GroupMessages` frame before its leases, at most.
@@ -34,7 +34,7 @@ const MESSAGES_FIELDS_BYTES: usize = 32;
 /// The memberships of a connection.
 #[derive(Default)]
 pub(crate) struct Memberships {
-    all: BTreeMap<u64, Membership>,
+    all: Numbered<Box<Membership>>,
 }
 
 /// A member, and what it is told about its group.
@@ -96,19 +96,19 @@ impl Memberships {
         let handle = member.handle();
         let _listed = session.note_member(number, handle.clone());
         let membership = Membership { number, member, handle, waker, rest: None, _listed };
-        self.all.insert(number, membership);
+        self.all.add(number, Box::new(membership));
         GroupJoined { member: number, id, mode, lease_ms }
     }
 
     /// Ends a membership that said so. Tells whether there was one.
     pub(crate) fn leave(&mut self, number: u64) -> bool {
-        self.all.remove(&number).map(|membership| membership.member.leave()).is_some()
+        self.all.remove(number).map(|membership| membership.member.leave()).is_some()
     }
 
     /// Ends all of them in a proper way, and tells their numbers.
     pub(crate) fn leave_all(&mut self) -> Vec<u64> {
         let all = std::mem::take(&mut self.all);
-        let leave = |(number, membership): (u64, Membership)| {
+        let leave = |(number, membership): (u64, Box<Membership>)| {
             membership.member.leave();
             number
         };
@@ -149,7 +149,7 @@ impl Memberships {
             }
             Verb::GroupCredit(asked) => {
                 // It may have ended while this was on its way.
-                if let Some(membership) = self.all.get_mut(&asked.member) {
+                if let Some(membership) = self.all.get_mut(asked.member) {
                     membership.member.set_window(asked.window);
                 }
                 return Ok(None);
@@ -174,7 +174,7 @@ impl Memberships {
 
     fn handle(&self, number: u64) -> Result<&MemberHandle, ErrorAnswer> {
         let unknown = || error(ErrorCode::UnknownMember, &"this connection has no such membership");
-        self.all.get(&number).map(|membership| &membership.handle).ok_or_else(unknown)
+        self.all.get(number).map(|membership| &membership.handle).ok_or_else(unknown)
     }
 
     /// Sends a member what there is; `None` when there is no such membership.
@@ -185,9 +185,9 @@ impl Memberships {
         output_bytes_max: usize,
         limit: FrameLimit,
     ) -> Option<Stop> {
-        let stop = self.all.get_mut(&number)?.send(output, output_bytes_max, limit);
+        let stop = self.all.get_mut(number)?.send(output, output_bytes_max, limit);
         if stop == Stop::Ended {
-            self.all.remove(&number);
+            self.all.remove(number);
         }
         Some(stop)
     }

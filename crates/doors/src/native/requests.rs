@@ -165,7 +165,7 @@ fn client_info(
         SubscriberState::Offline => ClientState::Offline,
     };
     let follows = session.follows.lock().unwrap_or_else(PoisonError::into_inner);
-    let follow = |(number, (broker_id, by_topic)): (&u64, &(u64, bool))| {
+    let follow = |(number, (broker_id, by_topic)): &(u64, (u64, bool))| {
         let info = known.get(broker_id)?;
         let place = if *by_topic {
             Place::Seq(Seq(info.place))

@@ -1,7 +1,7 @@
 //! A connection's byte stream, TCP or Unix, read only when there is something to read.
 //!
 //! A buffer is taken after the socket says it is readable, so that an idle connection holds
-//! none.
+//! none. Little is read on the stack and copied, so that no more is taken than has come.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,6 +10,9 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use tokio::io::AsyncWrite;
 use tokio::net::{TcpStream, UnixStream};
+
+/// Bytes that are read on the stack, at most.
+pub(crate) const SMALL_BYTES: usize = 2 * 1024;
 
 /// Either kind of socket.
 #[derive(Debug)]
@@ -36,16 +39,34 @@ impl Stream {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }
-            into.reserve(bytes);
-            let read = match self {
-                Self::Tcp(stream) => stream.try_read_buf(into),
-                Self::Unix(stream) => stream.try_read_buf(into),
+            let read = if bytes <= SMALL_BYTES {
+                let mut small = [0; SMALL_BYTES];
+                let read = self.try_read(&mut small[..bytes]);
+                into.extend_from_slice(&small[..*read.as_ref().unwrap_or(&0)]);
+                read
+            } else {
+                into.reserve(bytes);
+                self.try_read_buf(into)
             };
             match read {
                 // The readiness was out of date; asking again registers for the next.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => return Poll::Ready(other),
             }
+        }
+    }
+
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read(into),
+            Self::Unix(stream) => stream.try_read(into),
+        }
+    }
+
+    fn try_read_buf(&self, into: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read_buf(into),
+            Self::Unix(stream) => stream.try_read_buf(into),
         }
     }
 

@@ -77,7 +77,7 @@ impl Clients {
                 if follows.is_empty() {
                     idle.push(Client { subscriber: None, connected: Some(connected.clone()) });
                 }
-                let followed = follows.values().map(|(id, _)| (*id, connected.clone()));
+                let followed = follows.iter().map(|(_, (id, _))| (*id, connected.clone()));
                 by_subscriber.extend(followed);
             }
         }

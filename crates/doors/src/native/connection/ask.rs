@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
-use gapless_broker::Subscription;
+use gapless_broker::{SubscribeError, Subscription};
 use gapless_protocol::{ErrorCode, GroupJoin, Ids, StartFrom, Subscribe, Subscribed, Verb};
 
 use super::{Connection, Stage};
@@ -49,12 +49,19 @@ impl Connection {
             StartFrom::Now => gapless_broker::From::Now,
             StartFrom::LastPerKey => gapless_broker::From::LastPerKey,
         };
+        let done = move |done: Result<Subscription, SubscribeError>| match done {
+            Ok(subscription) => Answer::Subscribed(Box::new(subscription), credit),
+            Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
+        };
         let broker = self.shared.broker.clone();
+        // Questions are answered in their order, so none is answered before one that waits.
+        if self.asked.is_empty()
+            && let Some(begun) = broker.subscribe_at_once(&asked.pattern, from)
+        {
+            return self.answered(done(begun), ids);
+        }
         let answer =
-            tokio::task::spawn_blocking(move || match broker.subscribe(&asked.pattern, from) {
-                Ok(subscription) => Answer::Subscribed(Box::new(subscription), credit),
-                Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
-            });
+            tokio::task::spawn_blocking(move || done(broker.subscribe(&asked.pattern, from)));
         self.asked.push_back(Asked { ids, subscribes: true, answer });
     }
 
@@ -105,15 +112,19 @@ impl Connection {
             let Some(asked) = self.asked.pop_front() else { break };
             did = true;
             match done {
-                Ok(Answer::Verb(verb)) => self.put(verb, asked.ids),
-                Ok(Answer::Subscribed(subscription, credit)) => {
-                    self.follow(*subscription, credit, asked.ids);
-                }
-                Ok(Answer::Joined(new)) => self.joined(*new, asked.ids),
+                Ok(answer) => self.answered(answer, asked.ids),
                 Err(failed) => self.refuse(ErrorCode::Internal, &failed, asked.ids),
             }
         }
         did
+    }
+
+    fn answered(&mut self, answer: Answer, ids: Ids) {
+        match answer {
+            Answer::Verb(verb) => self.put(verb, ids),
+            Answer::Subscribed(subscription, credit) => self.follow(*subscription, credit, ids),
+            Answer::Joined(new) => self.joined(*new, ids),
+        }
     }
 
     pub(super) fn follow(&mut self, subscription: Subscription, credit: (u64, u64), ids: Ids) {
@@ -125,14 +136,14 @@ impl Connection {
         let followed = Followed::new(number, subscription, credit, &self.ready);
         self.put(Subscribed { subscription: number, token: followed.token() }, ids);
         let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
-        follows.insert(number, (followed.broker_id(), followed.by_topic()));
+        follows.add(number, (followed.broker_id(), followed.by_topic()));
         drop(follows);
-        self.follows.insert(number, followed);
+        self.follows.add(number, Box::new(followed));
         self.hungry.push_back(number);
     }
 
     pub(super) fn forget(&self, number: u64) {
         let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
-        follows.remove(&number);
+        follows.remove(number);
     }
 }

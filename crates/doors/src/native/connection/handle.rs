@@ -50,7 +50,7 @@ impl Connection {
                 }
             }
             (_, Verb::Subscribe(subscribe)) => self.subscribe(subscribe, ids),
-            (_, Verb::Unsubscribe(asked)) => match self.follows.remove(&asked.subscription) {
+            (_, Verb::Unsubscribe(asked)) => match self.follows.remove(asked.subscription) {
                 Some(followed) => {
                     self.forget(asked.subscription);
                     let (subscription, token) = (asked.subscription, followed.token());
@@ -63,7 +63,7 @@ impl Connection {
                 let max = (u64::from(options.credit_messages_max), options.credit_bytes_max);
                 let granted = u64::from(credit.messages);
                 // It may have ended while the credit was on its way.
-                let Some(followed) = self.follows.get_mut(&credit.subscription) else { return };
+                let Some(followed) = self.follows.get_mut(credit.subscription) else { return };
                 if followed.grant(granted, credit.bytes, max) {
                     self.hungry.push_back(credit.subscription);
                 } else {

@@ -179,7 +179,7 @@ impl Connection {
         if waits && publishing.rejected_with() == Some(RejectReason::QueueFull) {
             let broker: Broker = self.shared.broker.clone();
             let room = Box::pin(async move { broker.room().await });
-            self.stalled = Some(Stalled { frame, room });
+            self.stalled = Some(Box::new(Stalled { frame, room }));
             return;
         }
         self.owe_later(Due::Publishing(publishing, counts), frame.bytes(), ids);
