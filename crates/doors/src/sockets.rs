@@ -3,12 +3,15 @@
 //! Small frames go out at once. A peer that is gone without a word (its power, its cable) is
 //! noticed though nothing is sent, and though what was sent fills the kernel's buffers: else its
 //! connection, its subscriptions and its memberships would stay for a quarter of an hour.
+//!
+//! All this is said once, to the listener, before it listens: what it accepts takes it over.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
 /// How long nothing may come before the kernel asks whether somebody is there.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
@@ -17,27 +20,47 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// How long what was sent may stay without a sign of having arrived.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-pub(crate) fn set_up(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// Listens on the first address of that name that can be listened on. Port 0 takes a free one.
+pub(crate) async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "that is no address");
+    for address in lookup_host(address).await? {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Else a server that starts again would wait for the last connections of the one before.
+    socket.set_reuseaddr(true)?;
+    socket.set_nodelay(true)?;
+    let options = SockRef::from(&socket);
     let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY);
-    socket.set_tcp_keepalive(&probes)?;
+    options.set_tcp_keepalive(&probes)?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(DEAD_AFTER))?;
-    Ok(())
+    options.set_tcp_user_timeout(Some(DEAD_AFTER))?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpStream;
+
     use super::*;
 
     #[tokio::test]
     async fn peers_that_are_gone_without_a_word_are_noticed() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (peer, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (stream, _) = accepted.unwrap();
-        set_up(&stream).unwrap();
         let socket = SockRef::from(&stream);
         assert!(stream.nodelay().unwrap() && socket.keepalive().unwrap());
         #[cfg(target_os = "linux")]

@@ -123,7 +123,7 @@ impl HttpDoor {
     /// When it cannot be listened on.
     pub async fn listen(options: HttpOptions, address: &str) -> Result<Self, DoorError> {
         let failed = |source| DoorError::Listen { address: address.to_owned(), source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = sockets::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let (close, closing) = watch::channel(false);
         let before = health::routes_before_opening().layer(from_fn(problem::everywhere));
@@ -293,7 +293,6 @@ async fn serve(
     closing: watch::Receiver<bool>,
     (stream, peer): (TcpStream, Peer),
 ) {
-    let _ = sockets::set_up(&stream);
     let wire = Wire::new(stream);
     let watched = Arc::clone(&wire);
     let service =

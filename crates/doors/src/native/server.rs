@@ -84,7 +84,7 @@ impl NativeDoor {
         let mut tcp_address = None;
         if let Some(address) = tcp {
             let failed = |source| DoorError::Listen { address: address.to_owned(), source };
-            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            let listener = sockets::listen(address).await.map_err(failed)?;
             tcp_address = Some(listener.local_addr().map_err(failed)?);
             tasks.spawn(accept(Arc::clone(&shared), Listener::Tcp(listener)));
         }
@@ -152,7 +152,6 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                sockets::set_up(&stream)?;
                 Ok((Stream::Tcp(stream), address.to_string()))
             }
             Self::Unix(listener) => {
