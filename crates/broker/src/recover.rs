@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
-use gapless_core::batch::{put_varint, take_bytes, take_varint};
+use gapless_core::batch::{FLAG_IDS, put_varint, take_bytes, take_varint};
 use gapless_core::group::op::{Op, OpReader};
 use gapless_core::topic::{Effect, Input};
 use gapless_core::{
@@ -252,8 +252,10 @@ impl Recovering {
         let batch = Batch::new(entry).ok_or_else(|| "a batch is no batch".to_owned())?;
         let mut state = cell.lock();
         if header.last_position() > state.as_of {
-            let ids: Vec<(u32, &[u8])> =
-                batch.records().filter_map(|record| Some((record.offset, record.id?))).collect();
+            let mut ids: Vec<(u32, &[u8])> = Vec::new();
+            if header.flags & FLAG_IDS != 0 {
+                ids.extend(batch.records().filter_map(|each| Some((each.offset, each.id?))));
+            }
             let input = Input::Replayed {
                 first: header.seq,
                 count: header.span,

@@ -70,6 +70,7 @@ struct State {
     locks: BTreeSet<PathBuf>,
     read_only: bool,
     capacity: Option<u64>,
+    read_bytes: u64,
     writes: u64,
     syncs: u64,
     write_fault: Option<Fault>,
@@ -109,6 +110,7 @@ impl FaultyFs {
             locks: BTreeSet::new(),
             read_only: false,
             capacity: None,
+            read_bytes: 0,
             writes: 0,
             syncs: 0,
             write_fault: None,
@@ -202,6 +204,12 @@ impl FaultyFs {
         let id = state.disk.find(path).expect("the file to damage exists");
         assert!(to_index(offset) < state.disk.read(id).len(), "nothing there to damage");
         state.disk.corrupt(id, offset, change);
+    }
+
+    /// How many bytes were read.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.state().read_bytes
     }
 
     /// How many writes there were, failed ones included.
@@ -411,11 +419,12 @@ impl FsFile for FaultyFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let state = self.alive(self.fs.up()?)?;
+        let mut state = self.alive(self.fs.up()?)?;
         let content = state.disk.read(self.id);
         let rest = content.get(to_index(offset)..).unwrap_or(&[]);
         let len = rest.len().min(buf.len());
         buf[..len].copy_from_slice(&rest[..len]);
+        state.read_bytes += len as u64;
         Ok(len)
     }
 

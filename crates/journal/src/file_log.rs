@@ -36,7 +36,7 @@ pub use self::doctor::{Cut, Examination, ExaminedFile};
 use self::{
     reader::Reader,
     room::{Room, zeros},
-    scan::{Analysis, Found, Scan, scan},
+    scan::{Analysis, Found, Purpose, Scan, scan},
     writer::{AT_ONCE_BYTES_MAX, Used, Writer},
 };
 use crate::{
@@ -168,7 +168,7 @@ impl FileLog {
     /// all dead already, or the doctor was told to kill them.
     fn wipe(&self, scan: &Scan, analysis: &Analysis, at: Lsn) -> Result<Vec<Found>, LogError> {
         let dead = scan.found.iter().filter(|found| found.header.lsn >= at);
-        let dead: Vec<Found> = dead.copied().collect();
+        let dead: Vec<Found> = dead.cloned().collect();
         let mut places: Vec<_> = dead.iter().map(|found| (found.file, found.offset)).collect();
         let starts = (0..scan.files.len()).map(|file| (file, 0));
         let broken = starts.chain(analysis.place_of_next());
@@ -208,7 +208,8 @@ impl FileLog {
 impl Log for FileLog {
     fn take_over(&self, floor: Floor) -> Result<TakeOver, LogError> {
         let lock = self.lock()?;
-        let scan = scan(self.files(false)?, self.epoch)?;
+        let purpose = Purpose::Open(floor.first_needed.max(Lsn::FIRST));
+        let scan = scan(self.files(false)?, self.epoch, purpose)?;
         let mut analysis = Analysis::of(&scan, floor, self.epoch);
         if let Some(refused) = analysis.refused.take() {
             return Err(refused);
@@ -220,7 +221,7 @@ impl Log for FileLog {
         self.make_durable(&scan, &analysis)?;
 
         let first = Arc::new(AtomicU64::new(analysis.first.0));
-        let reader = Reader::new(&scan, &analysis, Arc::clone(&first));
+        let reader = Reader::new(&analysis, Arc::clone(&first));
         let (used, free) = share_out(&scan, &analysis);
         let (fs, dir) = (Arc::clone(&self.fs), self.dir.clone());
         let room = Room::new(fs, dir, self.options, lock, &scan.files, free);
@@ -236,6 +237,7 @@ impl Log for FileLog {
             used,
             offset: last.map_or(0, |last| last.end()),
             dirty: Vec::new(),
+            begun: None,
             first,
             pages: Pages::new(AT_ONCE_BYTES_MAX),
             failed: false,

@@ -38,6 +38,10 @@ pub(crate) const VERSION: u16 = 1;
 
 const MAGIC: [u8; 8] = *b"gaplessF";
 
+/// What a file begins with that never held a frame. It is no header, and the first frame is
+/// written over it.
+pub(crate) const UNUSED: &[u8; 16] = b"gapless: unused\n";
+
 /// What stands before a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -4,7 +4,10 @@
 //! acting on it. Its one repair is to forget everything from a frame on; what it forgot
 //! is its answer, since somebody has to know.
 
-use super::{Analysis, FileLog, scan::scan};
+use super::{
+    Analysis, FileLog,
+    scan::{Purpose, scan},
+};
 use crate::log::{Floor, LogError, Lsn, Torn};
 
 /// What is in a log, as found without changing it.
@@ -54,7 +57,7 @@ impl FileLog {
     /// Says what is in the log, reading only and without the lock: while somebody writes,
     /// the end may look torn.
     pub fn examine(&self, floor: Floor) -> Result<Examination, LogError> {
-        let scan = scan(self.files(true)?, self.epoch)?;
+        let scan = scan(self.files(true)?, self.epoch, Purpose::Examine)?;
         let analysis = Analysis::of(&scan, floor, self.epoch);
         let examined = |(index, file): (usize, &std::sync::Arc<super::LogFile>)| {
             let here = |found: &&super::Found| found.file == index;
@@ -85,7 +88,7 @@ impl FileLog {
     /// Refuses only a log of another version or store, of which it understands nothing.
     pub fn cut(&self, at: Lsn) -> Result<Cut, LogError> {
         let _lock = self.lock()?;
-        let scan = scan(self.files(false)?, self.epoch)?;
+        let scan = scan(self.files(false)?, self.epoch, Purpose::Examine)?;
         let floor = Floor { first_needed: at, term: 0 };
         let analysis = Analysis::of(&scan, floor, self.epoch);
         match analysis.refused {

@@ -1,9 +1,9 @@
 //! The files of a log that hold nothing needed: where the next frames can go.
 //!
-//! A file is made once, as zeros, flushed, and only then given its real name; so a file
-//! with a real name is complete, and writing to it later moves no metadata, which halves
-//! the time of a flush. Files are used again for ever. Each is twice as large as the one
-//! before up to a maximum, so that a small store stays small.
+//! A file is made once, as zeros behind a mark, flushed, and only then given its real name;
+//! so a file with a real name is complete, and writing to it later moves no metadata, which
+//! halves the time of a flush. Files are used again for ever. Each is twice as large as the
+//! one before up to a maximum, so that a small store stays small.
 //!
 //! The writer and the one who prepares share [`Room`], from different threads; the mutex
 //! is held for moments only, never while anything is written.
@@ -19,7 +19,7 @@ use std::{
 
 use super::{FileLogOptions, LogFile};
 use crate::{
-    frame::BLOCK_BYTES,
+    frame::{BLOCK_BYTES, UNUSED},
     fs::{Fs, FsLock, write_pages_at},
     log::Prepare,
 };
@@ -185,6 +185,8 @@ impl Room {
             offset = end;
         }
         file.write_past_cache(false);
+        file.write_all_at(&[UNUSED], 0)?;
+        file.sync()?;
         let made = LogFile { number, bytes, file };
         self.fs.rename(temp, &self.dir.join(made.name()))?;
         // Before any frame in it can be reported as flushed.

@@ -14,23 +14,59 @@
 //! The last frame of all has no follower to vouch for it: if it is broken, that looks
 //! like a torn end, and is told as one.
 //!
+//! Most of a log is dead, and who opens it waits. So a [`Purpose`] says what is looked at:
+//!
+//! - a file whose first frame is older than the last frame that is not needed, which is in
+//!   another file, was left before that one was written, and a file with the mark of a
+//!   new one was never used: neither is read. The writer keeps this true by flushing the
+//!   first frame of a file before it writes a second one, so the first block never tells of
+//!   an earlier life than the blocks behind it;
+//! - of a dead frame only the first bytes of each block are looked at, for what may have
+//!   been written over it;
+//! - what is needed is kept, so that it is read once.
+//!
 //! Nothing is written here, so the doctor can examine a log that somebody uses.
 
 use std::{io, sync::Arc};
 
+use bytes::Bytes;
+
 use super::{LogFile, io_error};
 use crate::{
-    frame::{self, BLOCK_BYTES, HEADER_BYTES, Header, Parsed, VERSION},
+    frame::{self, BLOCK_BYTES, HEADER_BYTES, Header, Parsed, UNUSED, VERSION},
     fs::FsFile,
     log::{Floor, LogError, Lsn, Torn},
 };
 
 /// How much is read at once: large enough that calls cost nothing, small enough to stay
 /// in the cache until its checksum is made.
-const WINDOW_BYTES: usize = 1024 * 1024;
+const WINDOW_BYTES: usize = 256 * 1024;
+
+/// Why a log is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Purpose {
+    /// To say all about every file.
+    Examine,
+    /// To go on with it from this frame.
+    Open(Lsn),
+}
+
+impl Purpose {
+    /// The last frame that is not needed, to which the first that is has to link.
+    fn anchor(self) -> Lsn {
+        match self {
+            Self::Examine => Lsn::NONE,
+            Self::Open(first) => first.before(),
+        }
+    }
+
+    fn keeps(self, lsn: Lsn) -> bool {
+        matches!(self, Self::Open(first) if lsn >= first)
+    }
+}
 
 /// A frame whose header is right.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Found {
     /// Index into [`Scan::files`].
     pub(super) file: usize,
@@ -38,8 +74,10 @@ pub(super) struct Found {
     pub(super) header: Header,
     /// The CRC of its header, to which its successor links.
     pub(super) crc: u32,
-    /// Whether the payload is right too.
+    /// Whether the payload is right too, as far as it was looked at.
     pub(super) whole: bool,
+    /// The payload, if it is right and needed.
+    pub(super) payload: Option<Bytes>,
 }
 
 impl Found {
@@ -72,14 +110,28 @@ pub(super) struct Scan {
     strays: Vec<Stray>,
 }
 
-/// Reads all files.
-pub(super) fn scan(files: Vec<Arc<LogFile>>, epoch: u64) -> Result<Scan, LogError> {
+/// Reads the files, or as many as the purpose needs.
+pub(super) fn scan(
+    files: Vec<Arc<LogFile>>,
+    epoch: u64,
+    purpose: Purpose,
+) -> Result<Scan, LogError> {
     let mut scan = Scan { files: Vec::new(), found: Vec::new(), strays: Vec::new() };
     let mut memory = vec![0; WINDOW_BYTES + BLOCK_BYTES as usize];
-    for (index, file) in files.iter().enumerate() {
-        let mut window = Window::new(file, &mut memory);
-        let done = scan_file(&mut window, index, epoch, &mut scan);
-        done.map_err(|source| io_error("read", &file.name(), source))?;
+    let mut read = |indexes: &[usize], scan: &mut Scan| -> Result<(), LogError> {
+        for &index in indexes {
+            let file = &files[index];
+            let mut window = Window::new(file, &mut memory);
+            let done = scan_file(&mut window, index, (epoch, purpose), scan);
+            done.map_err(|source| io_error("read", &file.name(), source))?;
+        }
+        Ok(())
+    };
+    let (needed, left) = share_out(&files, epoch, purpose.anchor())?;
+    read(&needed, &mut scan)?;
+    // Without it nothing is certain of the others.
+    if scan.found.iter().all(|found| found.header.lsn != purpose.anchor() || !found.whole) {
+        read(&left, &mut scan)?;
     }
     scan.files = files;
     let order = |f: &Found| (f.header.lsn, std::cmp::Reverse((f.header.term, f.whole)));
@@ -87,7 +139,45 @@ pub(super) fn scan(files: Vec<Arc<LogFile>>, epoch: u64) -> Result<Scan, LogErro
     Ok(scan)
 }
 
-fn scan_file(window: &mut Window<'_>, file: usize, epoch: u64, scan: &mut Scan) -> io::Result<()> {
+/// Which files have to be read, and which need not be if the anchor is found in those.
+fn share_out(
+    files: &[Arc<LogFile>],
+    epoch: u64,
+    anchor: Lsn,
+) -> Result<(Vec<usize>, Vec<usize>), LogError> {
+    let mut firsts = Vec::with_capacity(files.len());
+    for file in files {
+        let first = first_in(file, epoch);
+        firsts.push(first.map_err(|source| io_error("read", &file.name(), source))?);
+    }
+    // The anchor is in the last file that begins before it.
+    let with_anchor = firsts.iter().flatten().filter(|&&first| first <= anchor).max().copied();
+    let is_left = |index: &usize| firsts[*index].is_some() && firsts[*index] < with_anchor;
+    let (left, needed) = (0..files.len()).partition(is_left);
+    Ok((needed, left))
+}
+
+/// The first frame in a file, [`Lsn::NONE`] if it was never used; nothing if that cannot be
+/// told.
+fn first_in(file: &LogFile, epoch: u64) -> io::Result<Option<Lsn>> {
+    if file.bytes == 0 {
+        return Ok(None);
+    }
+    let mut start = [0; HEADER_BYTES];
+    file.file.read_exact_at(&mut start, 0)?;
+    Ok(match frame::parse(&start, epoch) {
+        Parsed::Header(header, _) if header.epoch == epoch => Some(header.lsn),
+        _ if start.starts_with(UNUSED) => Some(Lsn::NONE),
+        _ => None,
+    })
+}
+
+fn scan_file(
+    window: &mut Window<'_>,
+    file: usize,
+    (epoch, purpose): (u64, Purpose),
+    scan: &mut Scan,
+) -> io::Result<()> {
     let mut offset = 0;
     while offset < window.bytes {
         let parsed = frame::parse(window.at(offset)?, epoch);
@@ -100,11 +190,17 @@ fn scan_file(window: &mut Window<'_>, file: usize, epoch: u64, scan: &mut Scan) 
                 stray(StrayKind::OtherStore(header.epoch));
             }
             Parsed::Header(header, crc) => {
-                let whole = window.payload_is_right(offset, &header)?;
-                let found = Found { file, offset, header, crc, whole };
+                let mut found = Found { file, offset, header, crc, whole: false, payload: None };
+                if header.lsn >= purpose.anchor() {
+                    let mut payload = purpose.keeps(header.lsn).then(|| Payload::new(&header));
+                    found.whole = window.payload_is_right(offset, &header, payload.as_mut())?;
+                    found.payload = payload.filter(|_| found.whole).map(Payload::finish);
+                }
+                let end = found.end();
+                let whole = found.whole;
                 scan.found.push(found);
                 if whole {
-                    offset = found.end();
+                    offset = end;
                     continue;
                 }
                 // What looks like its inside may be frames written over it, so each block
@@ -114,6 +210,33 @@ fn scan_file(window: &mut Window<'_>, file: usize, epoch: u64, scan: &mut Scan) 
         offset += BLOCK_BYTES;
     }
     Ok(())
+}
+
+/// A payload in memory whose address equals its offset in the file modulo a page, as far as
+/// it has pages at all: when it is written again, to a segment, that copy can be many times
+/// slower from elsewhere.
+struct Payload {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Payload {
+    fn new(header: &Header) -> Self {
+        let bytes = header.payload_bytes as usize;
+        let page = BLOCK_BYTES as usize;
+        if bytes < page {
+            return Self { memory: Vec::with_capacity(bytes), start: 0 };
+        }
+        let mut memory: Vec<u8> = Vec::with_capacity(bytes + page);
+        let to_page = memory.as_ptr().align_offset(page) % page;
+        let start = (to_page + HEADER_BYTES) % page;
+        memory.resize(start, 0);
+        Self { memory, start }
+    }
+
+    fn finish(self) -> Bytes {
+        Bytes::from(self.memory).slice(self.start..)
+    }
 }
 
 /// The part of a file that is in memory, at an address that equals its offset modulo a
@@ -154,7 +277,13 @@ impl<'a> Window<'a> {
         Ok(&self.memory[skip..self.filled])
     }
 
-    fn payload_is_right(&mut self, offset: u64, header: &Header) -> io::Result<bool> {
+    /// Looks at a payload, and copies it while it is in the processor's cache.
+    fn payload_is_right(
+        &mut self,
+        offset: u64,
+        header: &Header,
+        mut copy: Option<&mut Payload>,
+    ) -> io::Result<bool> {
         if header.extent() > self.bytes - offset {
             return Ok(false);
         }
@@ -165,6 +294,9 @@ impl<'a> Window<'a> {
             let bytes = self.at(offset)?;
             let piece = &bytes[..bytes.len().min(left)];
             crc = crc32c::crc32c_append(crc, piece);
+            if let Some(copy) = &mut copy {
+                copy.memory.extend_from_slice(piece);
+            }
             left -= piece.len();
             offset += piece.len() as u64;
         }
@@ -193,19 +325,19 @@ pub(super) struct Analysis {
 impl Analysis {
     pub(super) fn of(scan: &Scan, floor: Floor, epoch: u64) -> Self {
         let first = floor.first_needed.max(Lsn::FIRST);
-        let anchor = scan.with_lsn(first.before()).find(|f| f.whole).copied();
+        let anchor = scan.with_lsn(first.before()).find(|f| f.whole).cloned();
         let mut live = Vec::new();
-        let mut last = anchor;
+        let mut last = anchor.as_ref();
         let mut next = first;
-        let follows = |found: &&Found, last: Option<Found>| {
+        let follows = |found: &&Found, last: Option<&Found>| {
             found.whole
                 && last.is_none_or(|last| {
                     found.header.term >= last.header.term && found.header.link == last.crc
                 })
         };
         while let Some(found) = scan.with_lsn(next).find(|found| follows(found, last)) {
-            live.push(*found);
-            last = Some(*found);
+            live.push(found.clone());
+            last = Some(found);
             next = next.next();
         }
         let terms = scan.found.iter().map(|found| found.header.term);
@@ -229,8 +361,8 @@ impl Analysis {
     }
 
     /// The last frame that counts, behind which the next one goes.
-    pub(super) fn last(&self) -> Option<Found> {
-        self.live.last().copied().or(self.anchor)
+    pub(super) fn last(&self) -> Option<&Found> {
+        self.live.last().or(self.anchor.as_ref())
     }
 
     /// Where the next frame would be if it was written to the same file.

@@ -184,6 +184,58 @@ fn files_are_recycled_and_their_old_frames_never_replayed() {
 }
 
 #[test]
+fn opening_reads_only_files_that_can_hold_what_is_needed() {
+    // Four frames in each of four files; i is the last one that is not needed. One more file
+    // was made ahead.
+    let fs = log_of("abcdefghijklmnop");
+    let taken = take_over(&fs, 1).expect("take over");
+    taken.writer.preparer().expect("files are prepared").prepare().expect("prepare");
+    drop(taken);
+    let before = fs.read_bytes();
+    assert_eq!(replayed(&fs, 10), "jklmnop");
+    // The last frame is read once more: nobody knows that it was flushed.
+    let heads = 5 * HEADER_BYTES as u64;
+    assert_eq!(fs.read_bytes() - before, heads + 2 * 4 * BLOCK + BLOCK);
+}
+
+#[test]
+fn all_files_are_read_when_the_beginning_of_what_is_needed_is_not_sure() {
+    // The frame before it is broken, its file begins with zeros, or that file is gone: what
+    // was flushed is found all the same, or the damage is told.
+    let fs = log_of("abcdefghijklmnop");
+    fs.flip_bit(&path(3), 100, 0);
+    assert_eq!(replayed(&fs, 10), "jklmnop");
+    fs.overwrite(&path(3), 0, &[0; BLOCK as usize]);
+    assert_eq!(replayed(&fs, 10), "jklmnop");
+    fs.overwrite(&path(4), 0, &[0; BLOCK as usize]);
+    let refused = take_over(&fs, 10).expect_err("damaged");
+    assert!(matches!(refused, LogError::Damaged { lsn: Lsn(13), .. }), "{refused}");
+    let fs = log_of("abcdefghijklmnop");
+    fs.remove(&path(3)).expect("remove");
+    let refused = take_over(&fs, 10).expect_err("damaged");
+    assert!(matches!(refused, LogError::Damaged { lsn: Lsn(10), .. }), "{refused}");
+}
+
+#[test]
+fn first_frame_of_a_file_is_flushed_before_the_second_is_written() {
+    // Else a file that is used again could look as in its last life after a power loss, and
+    // hide what was written behind.
+    let fs = log_of("abcd");
+    let mut taken = take_over(&fs, 1).expect("take over");
+    append(&mut *taken.writer, "e");
+    let syncs = fs.syncs();
+    append(&mut *taken.writer, "f");
+    assert_eq!(fs.syncs() - syncs, 1);
+    append(&mut *taken.writer, "g");
+    assert_eq!(fs.syncs() - syncs, 1);
+    append(&mut *taken.writer, "h");
+    append(&mut *taken.writer, "i");
+    fs.fail_sync(1, ErrorKind::Other, Times::Once);
+    let unknown = taken.writer.append(Lsn(10), &frame("j", 1));
+    assert!(matches!(unknown, Err(AppendError::Unknown(_))), "{unknown:?}");
+}
+
+#[test]
 fn remains_of_a_cut_end_never_come_back() {
     // Frames 1 a, 2 b, and then c d e, of which c is lost. What was cut is put back by
     // hand afterwards, as if wiping it had been lost, so only term and link are left to

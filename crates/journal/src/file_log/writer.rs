@@ -3,7 +3,8 @@
 //! Each frame is one write at the next block boundary of the current file, or at the
 //! beginning of another when it does not fit. The rule: `next`, `link` and the place move
 //! only after the write succeeded; and after any failure whose effect is not known, the
-//! writer is dead.
+//! writer is dead. The first frame of a file is flushed before a second one is written to
+//! it, so that after a power loss too the beginning of a file tells of its last use.
 
 use std::{
     collections::VecDeque,
@@ -53,6 +54,8 @@ pub(super) struct Writer {
     pub(super) offset: u64,
     /// Written to since the last flush.
     pub(super) dirty: Vec<Arc<LogFile>>,
+    /// A file whose first frame was not flushed yet.
+    pub(super) begun: Option<Arc<LogFile>>,
     /// The first frame that is kept, as the reader must know.
     pub(super) first: Arc<AtomicU64>,
     /// Where a frame is put together that is written and flushed in one step.
@@ -127,6 +130,9 @@ impl Writer {
         };
         let bytes = extent(frame.len());
         let file = self.file_with(bytes)?;
+        if let Some(begun) = self.begun.take_if(|_| self.offset > 0) {
+            begun.file.sync().map_err(|error| self.fail(error))?;
+        }
         let header = Header {
             payload_bytes,
             payload_crc: crc32c::crc32c(frame),
@@ -150,7 +156,10 @@ impl Writer {
         };
         match written {
             Ok(()) if durable => {}
-            Ok(()) => self.mark_dirty(file),
+            Ok(()) => {
+                self.begun = (self.offset == 0).then(|| Arc::clone(&file));
+                self.mark_dirty(file);
+            }
             Err(error) if is_full(&error) => return Err(self.undo(&file)),
             Err(error) => return Err(self.refuse(error)),
         }
@@ -196,6 +205,7 @@ impl LogWriter for Writer {
             file.file.sync().map_err(|error| self.fail(error))?;
         }
         self.flushed = self.next.before();
+        self.begun = None;
         Ok(())
     }
 
