@@ -10,6 +10,7 @@ mod exit;
 mod log;
 mod output;
 mod progress;
+mod recorder;
 mod remote;
 mod show;
 mod values;

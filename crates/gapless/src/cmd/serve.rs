@@ -11,12 +11,12 @@ use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
 use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
-use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
 
 use crate::config::{Config, ConfigError, Source};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
+use crate::recorder;
 use crate::remote::Interrupt;
 
 const EXAMPLES: &str = "\
@@ -79,8 +79,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // door before it too, so that whoever asks is told that the store is being opened.
-    let metrics = PrometheusBuilder::new().install_recorder().map_err(Failure::failed)?;
-    let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
+    recorder::begin()?;
     let mut http = match config.text("http.listen") {
         "" => None,
         address => Some(HttpDoor::listen(http_options, address).await.map_err(|error| {
@@ -90,6 +89,8 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
     tell_opened(broker.opened());
+    let metrics = recorder::handle();
+    let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
     let unix = unix_socket(config, &data);
     let door = NativeDoor::open(broker.clone(), native, tcp, unix.as_deref()).await;

@@ -1,0 +1,60 @@
+//! Where metrics are recorded, made while the store is being opened.
+//!
+//! A recorder has a clock that is calibrated against the system's when it is made: a
+//! millisecond, but on a busy machine a fifth of a second. So that is begun on a thread of its
+//! own, and only who needs the recorder first, which is the broker once its journal is open,
+//! waits for what is left of it.
+
+use std::sync::OnceLock;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use crate::exit::Failure;
+
+static RECORDER: OnceLock<PrometheusRecorder> = OnceLock::new();
+
+fn recorder() -> &'static PrometheusRecorder {
+    RECORDER.get_or_init(|| PrometheusBuilder::new().build_recorder())
+}
+
+/// Makes it the one for this process, and begins to make it.
+pub(crate) fn begin() -> Result<(), Failure> {
+    metrics::set_global_recorder(Later).map_err(Failure::failed)?;
+    tokio::task::spawn_blocking(recorder);
+    Ok(())
+}
+
+/// What renders it, once it is made.
+pub(crate) fn handle() -> PrometheusHandle {
+    recorder().handle()
+}
+
+/// Hands everything on to the recorder when there is one.
+struct Later;
+
+impl Recorder for Later {
+    fn describe_counter(&self, key: KeyName, unit: Option<Unit>, description: SharedString) {
+        recorder().describe_counter(key, unit, description);
+    }
+
+    fn describe_gauge(&self, key: KeyName, unit: Option<Unit>, description: SharedString) {
+        recorder().describe_gauge(key, unit, description);
+    }
+
+    fn describe_histogram(&self, key: KeyName, unit: Option<Unit>, description: SharedString) {
+        recorder().describe_histogram(key, unit, description);
+    }
+
+    fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
+        recorder().register_counter(key, metadata)
+    }
+
+    fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
+        recorder().register_gauge(key, metadata)
+    }
+
+    fn register_histogram(&self, key: &Key, metadata: &Metadata<'_>) -> Histogram {
+        recorder().register_histogram(key, metadata)
+    }
+}
