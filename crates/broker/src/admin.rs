@@ -301,7 +301,7 @@ impl Inner {
         let shared = self.topics.share(settings);
         let cell = Cell::new(id, name.clone(), shared, Arc::clone(&self.topics.trims));
         if *name == delayed_name() {
-            cell.lock().delayed.get_or_insert_default();
+            cell.lock().hold_delayed();
         }
         let cell = Arc::new(cell);
         let ticket = self.write_settings(&cell, settings)?;

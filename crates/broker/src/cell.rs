@@ -3,7 +3,7 @@
 //! One short lock around plain code; nothing is awaited under it. The tail holds only what
 //! has settled, so whatever is in it may be seen.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -17,6 +17,7 @@ use gapless_core::{
 use gapless_journal::{Lsn, Sink};
 
 use crate::delayed::Waiting;
+use crate::slices::{Slice, Slices};
 
 /// Locks a mutex whose data is whole even if a holder panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,24 +46,26 @@ pub(crate) struct CellState {
     pub(crate) visible: Position,
     /// When the oldest kept message was accepted; only ever too early.
     pub(crate) oldest_time: Timestamp,
-    tail: VecDeque<Slice>,
+    tail: Slices,
     pub(crate) tail_bytes: u64,
     /// Bytes that ever came into the tail.
     pub(crate) bytes_in: u64,
-    readers: BTreeMap<u64, Waker>,
-    keys: Option<Box<Keys>>,
-    /// Counts evictions, so that who looked into segments before knows if that still holds.
-    pub(crate) evictions: u64,
-    pub(crate) delayed: Option<Box<Waiting>>,
+    rare: Option<Box<Rare>>,
+    /// Counts evictions, so that who looked into segments before knows if that still holds;
+    /// over and over, since nobody looks away for so long.
+    pub(crate) evictions: u32,
     trim_noted: bool,
     pub(crate) deleted: bool,
 }
 
-/// Neighbouring batches that became visible together.
-struct Slice {
-    first: Seq,
-    lsn: Lsn,
-    bytes: Bytes,
+/// What most of many topics have nothing of.
+#[derive(Default)]
+struct Rare {
+    /// Who waits for more.
+    readers: BTreeMap<u64, Waker>,
+    keys: Option<Keys>,
+    /// What waits to be published; in the topic of delayed messages only.
+    delayed: Option<Waiting>,
 }
 
 /// The newest message of each key, as far as it is in memory. Messages that have not
@@ -88,13 +91,11 @@ impl Cell {
             flushed_floor: Seq(1),
             visible: Position(0),
             oldest_time: Timestamp::NEVER,
-            tail: VecDeque::new(),
+            tail: Slices::default(),
             tail_bytes: 0,
             bytes_in: 0,
-            readers: BTreeMap::new(),
-            keys: None,
+            rare: None,
             evictions: 0,
-            delayed: None,
             trim_noted: false,
             deleted: false,
         };
@@ -115,7 +116,7 @@ impl Sink for Cell {
             lock(&self.trims).push(self.id);
             state = self.lock();
         }
-        wakers.extend(std::mem::take(&mut state.readers).into_values());
+        wakers.extend(state.wake_all());
     }
 }
 
@@ -138,7 +139,7 @@ impl CellState {
         }
         self.tail_bytes += bytes.len() as u64;
         self.bytes_in += bytes.len() as u64;
-        self.tail.push_back(Slice { first, lsn, bytes });
+        self.tail.push(Slice { first, lsn, bytes });
         if last > self.machine.settled() {
             self.step(Timestamp(0), Input::Settled { through: last });
         }
@@ -178,30 +179,33 @@ impl CellState {
         View {
             first: self.first(),
             floor_reason: reason,
-            tail: self.tail.front().map_or(next, |slice| slice.first),
+            tail: self.tail.get(0).map_or(next, |slice| slice.first),
             next,
         }
     }
 
     pub(crate) fn wait(&mut self, reader: u64, waker: &Waker) {
-        self.readers.insert(reader, waker.clone());
+        self.rare.get_or_insert_default().readers.insert(reader, waker.clone());
     }
 
     /// Forgets the waker of a reader that has left.
     pub(crate) fn leave(&mut self, reader: u64) {
-        self.readers.remove(&reader);
+        if let Some(rare) = &mut self.rare {
+            rare.readers.remove(&reader);
+        }
     }
 
-    pub(crate) fn wake_all(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.readers).into_values().collect()
+    /// All who wait, to be woken when the lock is free.
+    pub(crate) fn wake_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        let readers = self.rare.as_mut().map(|rare| std::mem::take(&mut rare.readers));
+        readers.into_iter().flat_map(BTreeMap::into_values)
     }
 
     /// Batches from `from` on that are in memory, up to `bytes_max` but at least one.
     pub(crate) fn take(&self, from: Seq, bytes_max: usize) -> Vec<Bytes> {
-        let start = self.tail.partition_point(|slice| slice.first <= from).saturating_sub(1);
         let mut bytes = 0;
         let mut parts = Vec::new();
-        for slice in self.tail.iter().skip(start) {
+        for slice in self.tail.from(self.tail.find(from)) {
             if bytes > 0 && bytes + slice.bytes.len() > bytes_max {
                 break;
             }
@@ -220,12 +224,12 @@ impl CellState {
 
     /// The batches in memory, oldest first.
     pub(crate) fn batches(&self) -> impl Iterator<Item = Batch> + '_ {
-        self.tail.iter().flat_map(|slice| batches(slice.bytes.clone()))
+        self.tail.from(0).flat_map(|slice| batches(slice.bytes.clone()))
     }
 
     /// Drops what is no longer in memory.
     pub(crate) fn evict(&mut self, through: Lsn) {
-        while self.tail.front().is_some_and(|slice| slice.lsn <= through) {
+        while self.tail.get(0).is_some_and(|slice| slice.lsn <= through) {
             self.drop_front();
         }
     }
@@ -238,28 +242,25 @@ impl CellState {
             self.drop_front();
             dropped = true;
         }
-        dropped.then(|| self.tail.front().map_or(self.next(), |slice| slice.first))
+        dropped.then(|| self.tail.get(0).map_or(self.next(), |slice| slice.first))
     }
 
     /// Drops the oldest slices that lie wholly below the floor.
     pub(crate) fn drop_gone(&mut self) {
         let first = self.machine.first();
         let is_gone = |next: Option<&Slice>, end: Seq| next.map_or(end, |next| next.first) <= first;
-        while !self.tail.is_empty() && is_gone(self.tail.get(1), self.next()) {
+        while self.tail.len() > 0 && is_gone(self.tail.get(1), self.next()) {
             self.drop_front();
         }
     }
 
     fn drop_front(&mut self) {
-        if let Some(slice) = self.tail.pop_front() {
+        if let Some(slice) = self.tail.pop() {
             self.tail_bytes -= slice.bytes.len() as u64;
-            self.evictions += 1;
+            self.evictions = self.evictions.wrapping_add(1);
         }
-        if self.tail.is_empty() {
-            self.tail.shrink_to_fit();
-        }
-        let first = self.tail.front().map_or(self.next(), |slice| slice.first);
-        if let Some(keys) = &mut self.keys
+        let first = self.tail.get(0).map_or(self.next(), |slice| slice.first);
+        if let Some(keys) = self.keys_mut()
             && keys.newest.len() > keys.prune_at
         {
             keys.newest.retain(|_, (seq, _)| *seq >= first);
@@ -269,7 +270,7 @@ impl CellState {
 
     /// Whether the keys in memory are known.
     pub(crate) fn tracks_keys(&self) -> bool {
-        self.keys.is_some()
+        self.keys().is_some()
     }
 
     /// Begins to know the keys in memory. Everything must have settled.
@@ -278,7 +279,29 @@ impl CellState {
         for batch in self.batches() {
             keys.note(&batch, &hash);
         }
-        self.keys = Some(Box::new(keys));
+        self.rare.get_or_insert_default().keys = Some(keys);
+    }
+
+    fn keys(&self) -> Option<&Keys> {
+        self.rare.as_ref()?.keys.as_ref()
+    }
+
+    fn keys_mut(&mut self) -> Option<&mut Keys> {
+        self.rare.as_mut()?.keys.as_mut()
+    }
+
+    /// The messages that wait here to be published, if this is their topic.
+    pub(crate) fn delayed(&self) -> Option<&Waiting> {
+        self.rare.as_ref()?.delayed.as_ref()
+    }
+
+    pub(crate) fn delayed_mut(&mut self) -> Option<&mut Waiting> {
+        self.rare.as_mut()?.delayed.as_mut()
+    }
+
+    /// Makes this the topic of delayed messages, if it is not yet.
+    pub(crate) fn hold_delayed(&mut self) -> &mut Waiting {
+        self.rare.get_or_insert_default().delayed.get_or_insert_default()
     }
 
     /// Notes the keys of a batch that was just numbered, if keys are tracked.
@@ -288,7 +311,7 @@ impl CellState {
         first: Seq,
         hash: impl Fn(&[u8]) -> u128,
     ) {
-        let Some(keys) = &mut self.keys else { return };
+        let Some(keys) = self.keys_mut() else { return };
         if records.flags & FLAG_KEYS == 0 {
             return;
         }
@@ -302,7 +325,7 @@ impl CellState {
 
     /// The newest message of a key in memory, if keys are tracked.
     pub(crate) fn latest_of_key(&self, hash: u128) -> Option<(Seq, bool)> {
-        self.keys.as_ref()?.newest.get(&hash).copied()
+        self.keys()?.newest.get(&hash).copied()
     }
 
     pub(crate) fn retention_done(&mut self) {

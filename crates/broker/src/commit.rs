@@ -40,7 +40,7 @@ pub(crate) struct Prepared {
     expect: Option<Expect>,
     acks: Acks,
     /// The key for an expectation about one, and what segments know of it.
-    key: Option<(u128, Option<Seq>, u64)>,
+    key: Option<(u128, Option<Seq>, u32)>,
 }
 
 impl Prepared {
@@ -231,7 +231,7 @@ impl Inner {
         // After the topics, always: only the keeper locks both, and in this order.
         let mut delay_state = atomic.delay_done.as_ref().map(|(cell, _, _)| cell.lock());
         if let (Some((_, seq, _)), Some(state)) = (&atomic.delay_done, &delay_state)
-            && !state.delayed.as_ref().is_some_and(|waiting| waiting.contains(*seq))
+            && !state.delayed().is_some_and(|waiting| waiting.contains(*seq))
         {
             // Somebody else published or cancelled it meanwhile.
             return Tried::Done(Publishing::rejected(NOT_WAITING));
@@ -299,7 +299,7 @@ impl Inner {
                 ..EntryHeader::new(EntryKind::DelayDone)
             };
             state.as_of = append.entry(header, &[]);
-            if let Some(delayed) = &mut state.delayed {
+            if let Some(delayed) = state.delayed_mut() {
                 delayed.remove(*seq);
             }
         }
@@ -348,7 +348,7 @@ impl Inner {
         let position = append.batch(place, time, (records, crc), &part.sink);
         state.as_of = position.plus(u64::from(records.count - 1));
         state.note_keys(records, first, |key| self.journal.key_hash(key));
-        if let Some(delayed) = &mut state.delayed {
+        if let Some(delayed) = state.delayed_mut() {
             let seq = |record: &gapless_core::Record<'_>| first.plus(u64::from(record.offset));
             delayed.note(records.iter().map(|each| (seq(&each), due_of(each.headers))));
         }

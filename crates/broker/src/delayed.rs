@@ -85,7 +85,7 @@ impl Broker {
         let Some(cell) = self.inner.delayed_cell() else { return Ok(false) };
         let seq = Seq(id.0);
         let known = |waiting: &Waiting| waiting.contains(seq);
-        if !cell.lock().delayed.as_deref().is_some_and(known) {
+        if !cell.lock().delayed().is_some_and(known) {
             return Ok(false);
         }
         let atomic = Atomic { delay_done: Some((cell, seq, true)), ..Atomic::default() };
@@ -106,7 +106,7 @@ impl Broker {
 impl Inner {
     pub(crate) fn delayed_len(&self) -> usize {
         let cell = self.delayed_cell();
-        cell.and_then(|cell| Some(cell.lock().delayed.as_ref()?.len())).unwrap_or(0)
+        cell.and_then(|cell| Some(cell.lock().delayed()?.len())).unwrap_or(0)
     }
 
     fn delayed_cell(&self) -> Option<Arc<Cell>> {
@@ -141,7 +141,7 @@ impl Inner {
             Err(TopicError::System_(error)) => return Publishing::failed(error),
             Err(_) => return self.reject(topic, RejectReason::QueueFull),
         };
-        let waiting = cell.lock().delayed.as_ref().map_or(0, |delayed| delayed.len());
+        let waiting = cell.lock().delayed().map_or(0, Waiting::len);
         if waiting >= self.limits.delayed_max {
             return self.reject(topic, RejectReason::QueueFull);
         }
@@ -187,7 +187,7 @@ impl Inner {
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         let cell = self.delayed_cell()?;
         let state = cell.lock();
-        state.delayed.as_ref()?.by_due.first().map(|(due, _)| *due)
+        state.delayed()?.by_due.first().map(|(due, _)| *due)
     }
 
     /// Publishes what is due. Tells whether there may be more.
@@ -196,7 +196,7 @@ impl Inner {
         let due: Vec<(Timestamp, Seq)> = {
             let state = cell.lock();
             let settled = state.machine.settled();
-            let Some(waiting) = &state.delayed else { return false };
+            let Some(waiting) = state.delayed() else { return false };
             let due = waiting.by_due.iter().take_while(|(at, _)| *at <= now);
             due.filter(|(_, seq)| *seq <= settled).take(DUE_AT_ONCE).copied().collect()
         };
@@ -279,8 +279,7 @@ impl Inner {
     fn forget_done(&self, cell: &Arc<Cell>, now: Timestamp) {
         let below = {
             let state = cell.lock();
-            let first =
-                state.delayed.as_ref().and_then(|waiting| waiting.by_seq.keys().next().copied());
+            let first = state.delayed().and_then(|waiting| waiting.by_seq.keys().next().copied());
             first.unwrap_or(state.next())
         };
         if let Err(error) = self.trim(cell, below, gapless_core::GapReason::Expiry, now) {

@@ -197,7 +197,7 @@ impl PatternFollower {
                 }
                 Ok(false)
             }
-            TailRead::Frames(frames) => {
+            TailRead::Frames { frames, last } => {
                 self.reader = None;
                 self.tell_trimmed(inner);
                 let mut entries = Vec::new();
@@ -209,6 +209,7 @@ impl PatternFollower {
                     }
                 }
                 self.hand_out(inner, entries);
+                self.next = self.next.max(last.next());
                 shared.place.store(self.next.prev().0, Ordering::Relaxed);
                 Ok(true)
             }

@@ -55,6 +55,7 @@ mod read_ahead;
 mod recover;
 mod retention;
 mod router;
+mod slices;
 mod subscribe;
 mod subscription;
 mod topics;

@@ -41,7 +41,7 @@ impl Broker {
 
 /// What of a topic is where. Counted evictions tell whether that still holds later: what
 /// was in memory when segments were searched may have moved to them meanwhile.
-fn first_and_tail(cell: &Cell) -> (Seq, Seq, u64) {
+fn first_and_tail(cell: &Cell) -> (Seq, Seq, u32) {
     let state = cell.lock();
     let view = state.view();
     (view.first, view.tail, state.evictions)

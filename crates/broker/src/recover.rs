@@ -120,7 +120,7 @@ fn topic_item(cell: &Cell) -> Option<Vec<u8>> {
     state.machine.encode(&mut machine);
     put_varint(&mut item, machine.len() as u64);
     item.put_slice(&machine);
-    let waiting = state.delayed.as_deref();
+    let waiting = state.delayed();
     put_varint(&mut item, waiting.map_or(0, |waiting| waiting.len() as u64));
     for (seq, due) in waiting.into_iter().flat_map(|waiting| waiting.iter()) {
         item.put_u64_le(seq.0);
@@ -204,7 +204,7 @@ impl Recovering {
         state.oldest_time = oldest_time;
         for _ in 0..waiting {
             let (seq, due) = (Seq(take_number(rest)?), Timestamp(take_number(rest)?));
-            state.delayed.get_or_insert_default().insert(seq, due);
+            state.hold_delayed().insert(seq, due);
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ impl Recovering {
         let is_delayed = name == delayed_name();
         let cell = Arc::new(Cell::new(id, name, settings, trims));
         if is_delayed {
-            cell.lock().delayed.get_or_insert_default();
+            cell.lock().hold_delayed();
         }
         self.topics.insert(Arc::clone(&cell));
         self.unknown.remove(&id);
@@ -266,7 +266,7 @@ impl Recovering {
                 return Err(format!("topic {} has {found} instead of {expected}", cell.name));
             }
             state.as_of = header.last_position();
-            if let Some(waiting) = &mut state.delayed {
+            if let Some(waiting) = state.delayed_mut() {
                 let seq = |record: &gapless_core::Record<'_>| batch.seq_of(record);
                 waiting.note(batch.records().map(|each| (seq(&each), due_of(each.headers))));
             }
@@ -392,7 +392,7 @@ impl Recover for Recovering {
                     let mut state = cell.lock();
                     if header.position > state.as_of {
                         state.as_of = header.position;
-                        if let Some(waiting) = &mut state.delayed {
+                        if let Some(waiting) = state.delayed_mut() {
                             waiting.remove(header.seq);
                         }
                     }

@@ -1,6 +1,8 @@
 //! Name to topic, number to topic. A million idle topics cost memory only.
 
-use std::collections::{BTreeSet, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use gapless_core::{Pattern, Timestamp, TopicId, TopicName, TopicSettings};
@@ -17,13 +19,59 @@ pub(crate) struct Topics {
 
 #[derive(Default)]
 struct Maps {
-    by_name: HashMap<TopicName, Arc<Cell>>,
-    by_id: HashMap<TopicId, Arc<Cell>>,
+    by_name: HashSet<Named>,
+    by_id: HashSet<Numbered>,
     next_id: u64,
     aged: BTreeSet<TopicId>,
     /// Settings that many topics share are kept once.
     common: Arc<TopicSettings>,
 }
+
+/// A topic, found by its name. A set of these has each name once, in the topic itself.
+struct Named(Arc<Cell>);
+
+/// A topic, found by its number.
+struct Numbered(Arc<Cell>);
+
+impl Borrow<TopicName> for Named {
+    fn borrow(&self) -> &TopicName {
+        &self.0.name
+    }
+}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Named {}
+
+impl Borrow<TopicId> for Numbered {
+    fn borrow(&self) -> &TopicId {
+        &self.0.id
+    }
+}
+
+impl Hash for Numbered {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+impl PartialEq for Numbered {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Numbered {}
 
 impl Topics {
     fn read<T>(&self, with: impl FnOnce(&Maps) -> T) -> T {
@@ -35,11 +83,11 @@ impl Topics {
     }
 
     pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<Cell>> {
-        self.read(|maps| maps.by_name.get(name).cloned())
+        self.read(|maps| maps.by_name.get(name).map(|each| Arc::clone(&each.0)))
     }
 
     pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<Cell>> {
-        self.read(|maps| maps.by_id.get(&id).cloned())
+        self.read(|maps| maps.by_id.get(&id).map(|each| Arc::clone(&each.0)))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -79,8 +127,8 @@ impl Topics {
             if cell.lock().settings.retention.age.is_some() {
                 maps.aged.insert(cell.id);
             }
-            maps.by_name.insert(cell.name.clone(), Arc::clone(&cell));
-            maps.by_id.insert(cell.id, cell);
+            maps.by_name.replace(Named(Arc::clone(&cell)));
+            maps.by_id.replace(Numbered(cell));
         });
     }
 
@@ -88,7 +136,7 @@ impl Topics {
         self.write(|maps| {
             maps.by_id.remove(&cell.id);
             maps.aged.remove(&cell.id);
-            if maps.by_name.get(&cell.name).is_some_and(|each| each.id == cell.id) {
+            if maps.by_name.get(&cell.name).is_some_and(|each| each.0.id == cell.id) {
                 maps.by_name.remove(&cell.name);
             }
         });
@@ -96,7 +144,8 @@ impl Topics {
 
     /// All topics, in the order of their numbers.
     pub(crate) fn all(&self) -> Vec<Arc<Cell>> {
-        let mut all: Vec<_> = self.read(|maps| maps.by_id.values().cloned().collect());
+        let mut all: Vec<_> =
+            self.read(|maps| maps.by_id.iter().map(|each| Arc::clone(&each.0)).collect());
         all.sort_unstable_by_key(|cell: &Arc<Cell>| cell.id);
         all
     }
@@ -124,7 +173,8 @@ impl Topics {
             return self.find(&name).into_iter().collect();
         }
         let mut found: Vec<_> = self.read(|maps| {
-            maps.by_id.values().filter(|cell| pattern.matches(&cell.name)).cloned().collect()
+            let cells = maps.by_id.iter().map(|each| &each.0);
+            cells.filter(|cell| pattern.matches(&cell.name)).cloned().collect()
         });
         found.sort_unstable_by_key(|cell: &Arc<Cell>| cell.id);
         found

@@ -45,6 +45,11 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
+    /// Whether messages are in it: what some sink is told of.
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
     /// Hands every sink its entries.
     pub(crate) fn settle(&self, wakers: &mut Vec<Waker>) {
         for run in &self.runs {

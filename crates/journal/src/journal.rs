@@ -293,8 +293,13 @@ impl Drop for Ticket {
 /// Frames of the tail, for readers of many topics.
 #[derive(Debug)]
 pub enum TailRead {
-    /// These frames hold the position that was asked for, or come after it.
-    Frames(Vec<Bytes>),
+    /// These hold the messages from the position that was asked for through `last`.
+    Frames {
+        /// The entries of each frame that has messages, and those only.
+        frames: Vec<Bytes>,
+        /// The last position that is accounted for.
+        last: Position,
+    },
     /// Nothing is there yet; the waker will be called.
     Wait,
     /// The position is no longer in memory: read history first.
@@ -395,11 +400,17 @@ impl Journal {
         let tail = lock(&self.inner.tail);
         match tail.read(from, bytes_max) {
             None => TailRead::Behind,
-            Some(frames) if frames.is_empty() => {
-                lock(&self.inner.readers).insert(reader, waker.clone());
-                TailRead::Wait
-            }
-            Some(frames) => TailRead::Frames(frames.into_iter().map(|frame| frame.bytes).collect()),
+            Some(frames) => match frames.last().map(|frame| frame.last) {
+                Some(last) => {
+                    let frames = frames.into_iter().map(|frame| frame.bytes);
+                    let frames = frames.filter(|bytes| !bytes.is_empty()).collect();
+                    TailRead::Frames { frames, last }
+                }
+                None => {
+                    lock(&self.inner.readers).insert(reader, waker.clone());
+                    TailRead::Wait
+                }
+            },
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
 use bytes::Bytes;
-use gapless_core::{Entry, Epoch, Position, Timestamp};
+use gapless_core::{Entry, EntryKind, Epoch, Position, Timestamp};
 
 use crate::blobs::{BlobError, Blobs};
 use crate::checkpoint::read_checkpoint;
@@ -252,8 +252,8 @@ fn replay(
     let visited = reader.replay(manifest.replay_from, &mut |lsn, bytes: Bytes| match replay_frame(
         lsn, &bytes, state, opened,
     ) {
-        Ok(Some(last)) => {
-            tail.push(TailFrame { lsn, last, bytes });
+        Ok(Some((last, has_messages))) => {
+            tail.push(TailFrame::new(lsn, last, bytes, has_messages));
             Ok(())
         }
         Ok(None) => Ok(()),
@@ -269,15 +269,17 @@ fn replay(
     }
 }
 
+/// Applies a frame; tells the last position in it, and whether messages are.
 fn replay_frame(
     lsn: Lsn,
     bytes: &Bytes,
     state: &mut dyn Recover,
     opened: &mut Opened,
-) -> Result<Option<Position>, OpenError> {
+) -> Result<Option<(Position, bool)>, OpenError> {
     opened.frames_replayed += 1;
     opened.bytes_replayed += bytes.len() as u64;
     let mut through = None;
+    let mut has_messages = false;
     let mut rest = bytes.clone();
     while !rest.is_empty() {
         // The frame's own checksum was checked when the log was taken over.
@@ -285,7 +287,8 @@ fn replay_frame(
             Entry::take_trusted(&mut rest).map_err(|why| OpenError::BadEntry { lsn, why })?;
         let (position, last) = (entry.header.position, entry.header.last_position());
         opened.last_time = opened.last_time.max(entry.header.time);
-        through = Some(last);
+        has_messages |= entry.header.kind == EntryKind::Batch;
+        through = Some((last, has_messages));
         state.replay(lsn, entry).map_err(|why| OpenError::BadState { position, why })?;
     }
     Ok(through)

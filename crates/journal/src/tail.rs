@@ -1,7 +1,8 @@
 //! The newest frames, in memory, shared by all readers.
 //!
 //! Every settled frame is here until it is in a segment, and longer while the budget lasts.
-//! So whatever is not in the tail is in a segment: a reader needs no third place.
+//! So whatever is not in the tail is in a segment: a reader needs no third place. Of a frame
+//! without messages only the numbers stay: its bytes are for replay, and that reads the log.
 
 use std::collections::VecDeque;
 
@@ -21,16 +22,21 @@ const OVERHEAD_BYTES: u64 = 256;
 pub(crate) struct TailFrame {
     pub(crate) lsn: Lsn,
     pub(crate) last: Position,
+    /// What it holds; nothing if no messages are among that.
     pub(crate) bytes: Bytes,
+    /// How many bytes it takes in the log.
+    log_bytes: u64,
 }
 
 impl TailFrame {
-    fn memory_bytes(&self) -> u64 {
-        self.bytes.len() as u64 + OVERHEAD_BYTES
+    pub(crate) fn new(lsn: Lsn, last: Position, bytes: Bytes, has_messages: bool) -> Self {
+        let log_bytes = (bytes.len() as u64 + 64).next_multiple_of(LOG_BLOCK_BYTES);
+        let bytes = if has_messages { bytes } else { Bytes::new() };
+        Self { lsn, last, bytes, log_bytes }
     }
 
-    fn log_bytes(&self) -> u64 {
-        (self.bytes.len() as u64 + 64).next_multiple_of(LOG_BLOCK_BYTES)
+    fn memory_bytes(&self) -> u64 {
+        self.bytes.len() as u64 + OVERHEAD_BYTES
     }
 }
 
@@ -59,13 +65,14 @@ impl Tail {
     }
 
     pub(crate) fn push_settled(&mut self, frame: &Frame) {
-        self.push(TailFrame { lsn: frame.lsn, last: frame.last, bytes: frame.bytes.clone() });
+        let (bytes, has_messages) = (frame.bytes.clone(), frame.has_messages());
+        self.push(TailFrame::new(frame.lsn, frame.last, bytes, has_messages));
     }
 
     pub(crate) fn push(&mut self, frame: TailFrame) {
         self.memory_bytes += frame.memory_bytes();
         self.unsealed_memory_bytes += frame.memory_bytes();
-        self.unsealed_log_bytes += frame.log_bytes();
+        self.unsealed_log_bytes += frame.log_bytes;
         self.frames.push_back(frame);
     }
 
@@ -125,7 +132,7 @@ impl Tail {
                 break;
             }
             self.unsealed_memory_bytes -= frame.memory_bytes();
-            self.unsealed_log_bytes -= frame.log_bytes();
+            self.unsealed_log_bytes -= frame.log_bytes;
         }
         self.sealed = self.sealed.max(position);
     }
@@ -151,7 +158,7 @@ mod tests {
 
     fn frame(lsn: u64, last: u64) -> TailFrame {
         let bytes = Bytes::from(vec![0; 100]);
-        TailFrame { lsn: Lsn(lsn), last: Position(last), bytes }
+        TailFrame::new(Lsn(lsn), Position(last), bytes, true)
     }
 
     #[test]
@@ -173,5 +180,13 @@ mod tests {
         tail.evict(0);
         assert_eq!((tail.memory_bytes(), tail.unsealed_log_bytes()), (0, 0));
         assert_eq!(tail.last(), Position(50));
+    }
+
+    #[test]
+    fn a_frame_without_messages_holds_its_place_and_no_memory() {
+        let mut tail = Tail::new(Position(10));
+        tail.push(TailFrame::new(Lsn(1), Position(20), Bytes::from(vec![0; 5000]), false));
+        assert_eq!((tail.memory_bytes(), tail.unsealed_log_bytes()), (OVERHEAD_BYTES, 8192));
+        assert_eq!((tail.last(), tail.read(Position(11), 1).unwrap().len()), (Position(20), 1));
     }
 }

@@ -374,7 +374,7 @@ impl Store {
         loop {
             match self.journal.tail(reader.next(), step(), (1, Waker::noop())) {
                 TailRead::Wait => return found,
-                TailRead::Frames(frames) => {
+                TailRead::Frames { frames, last: through } => {
                     let mut last = reader.next();
                     for frame in frames {
                         for entry in entries(&frame) {
@@ -387,8 +387,9 @@ impl Store {
                             }
                         }
                     }
-                    assert!(last > reader.next(), "the tail makes progress");
-                    reader = PatternReader::new(last);
+                    assert!(last <= through.next(), "no entry lies beyond the last position");
+                    assert!(through >= reader.next(), "the tail makes progress");
+                    reader = PatternReader::new(through.next());
                 }
                 TailRead::Behind => {
                     let before = reader.next();
