@@ -475,7 +475,9 @@ impl Journal {
         history::latest_of_key(&self.inner.segments(), topic, hash)
     }
 
-    /// The first seq in segments, at or after `from`, that was accepted at `time` or later.
+    /// The first seq in segments, at or after `from`, that was accepted at `time` or later and is
+    /// still there. A hole tells only the time of its last message; the first ones may be older,
+    /// and still be in memory.
     ///
     /// # Errors
     /// When a segment cannot be read.
@@ -486,7 +488,8 @@ impl Journal {
         time: Timestamp,
     ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
         let segments = self.inner.segments();
-        let found = history::find_batch(&segments, topic, from, |run| run.time >= time)?;
+        let found =
+            history::find_batch(&segments, topic, from, |run| run.time >= time && !run.is_hole)?;
         Ok(found.map(|batch| (batch.seq.max(from), batch.time)))
     }
 

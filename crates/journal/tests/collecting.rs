@@ -416,6 +416,27 @@ fn times_bytes_and_positions_are_found() {
     assert_eq!(store.journal.bytes_of(TopicId(9), Seq(1)).unwrap(), 0);
 }
 
+/// Found by the simulator (seed 90911): retention by age took the beginning of a hole for what is
+/// young enough, and left older messages that were still in memory.
+#[test]
+fn time_is_found_at_a_message_and_not_at_a_hole() {
+    let fs = FaultyFs::new(1);
+    let mut store = open(&fs);
+    let start = store.now;
+    let at = |index: u64| Timestamp(start.0 + index * 10);
+    for index in 0..6 {
+        store.now = at(index);
+        store.publish(K, keyed(if index == 3 { "b" } else { "a" }, "value"));
+    }
+    store.compact();
+    let topic = TopicId(K);
+    // Left are 4 with the key b, and 6, the newest with the key a.
+    let found = |time| store.journal.find_time(topic, Seq(1), time).unwrap();
+    assert_eq!(found(at(0)), Some((Seq(4), at(3))), "not 1, whose hole ends at the time of 3");
+    assert_eq!(found(at(4)), Some((Seq(6), at(5))));
+    assert_eq!(found(at(6)), None);
+}
+
 #[test]
 fn damaged_block_is_told_at_reading_and_nothing_is_left_out() {
     let fs = FaultyFs::new(14);
