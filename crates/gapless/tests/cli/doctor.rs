@@ -2,15 +2,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use crate::support::{Ran, Server, alone};
+use crate::support::{DEADLINE, Ran, Server, alone};
 
-/// A folder with two segments, closed cleanly.
+/// A folder with segments, closed cleanly.
 fn stored() -> Server {
     let settings = ["journal.seal_bytes=1048576", "journal.tail_bytes=65536"];
     let mut server = Server::with(&settings);
     let body = "x".repeat(1000);
     server.run(&["pub", "t", &body, "--count", "3000", "--create"]).ok();
+    // Segments are written beside publishing, and a clean end does not wait for them.
+    let deadline = Instant::now() + DEADLINE;
+    while find_blob(&server, ".index").is_none() {
+        assert!(Instant::now() < deadline, "no segment is written");
+        std::thread::yield_now();
+    }
     assert_eq!(server.stop(), Some(0));
     server
 }
@@ -22,11 +29,14 @@ fn doctor(data: &Path, words: &[&str]) -> Ran {
 
 /// The first blob whose name ends so.
 fn blob(server: &Server, end: &str) -> PathBuf {
+    find_blob(server, end).expect("there is such a blob")
+}
+
+fn find_blob(server: &Server, end: &str) -> Option<PathBuf> {
     let blobs = fs::read_dir(server.data().join("blobs")).expect("there are blobs");
     let mut names: Vec<PathBuf> = blobs.flatten().map(|each| each.path()).collect();
     names.sort();
-    let found = names.into_iter().find(|path| path.display().to_string().ends_with(end));
-    found.expect("there is such a blob")
+    names.into_iter().find(|path| path.display().to_string().ends_with(end))
 }
 
 /// The file of the log that holds these bytes, and where.
