@@ -124,16 +124,22 @@ impl Inner {
         time: Timestamp,
     ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
         let (first, tail, evictions) = first_and_tail(cell);
-        if first < tail
-            && let Some((seq, at)) = self.journal.find_time(cell.id, first, time)?
-            && seq < tail
-        {
-            return Ok(Some((seq.max(first), at)));
+        let mut found = None;
+        if first < tail {
+            found = self.journal.find_time(cell.id, first, time)?.filter(|each| each.seq < tail);
+        }
+        let in_segments = found.map(|batch| (batch.seq.max(first), batch.time));
+        if found.is_some_and(|batch| batch.last_seq() < tail) {
+            return Ok(in_segments);
         }
         let state = cell.lock();
         if state.evictions != evictions {
             drop(state);
             return self.seq_at_time(cell, time);
+        }
+        // A hole that reaches into memory: what is in memory tells whether its beginning is older.
+        if found.is_some() && state.batches().next().is_none_or(|batch| batch.time() >= time) {
+            return Ok(in_segments);
         }
         let found = state.batches().find(|batch| batch.time() >= time);
         Ok(found.map(|batch| (batch.first().max(state.first()), batch.time())))

@@ -8,7 +8,7 @@ use common::*;
 use gapless_broker::{Broker, Delivery, FollowError, From};
 use gapless_core::{
     Compaction, DedupWindow, Durability, Expect, Message, PublishOptions, Retention, Seq,
-    TopicSettings,
+    Timestamp, TopicSettings,
 };
 use gapless_journal::ReadError;
 use gapless_journal::faulty::CrashKind;
@@ -154,6 +154,31 @@ fn a_floor_within_a_hole_is_raised_to_its_end() {
     let from = From::Token(follower.token());
     let found = drain(&mut broker.subscribe(&pattern("t"), from).expect("well"));
     assert_eq!((seqs(&found), gaps(&found).len()), (vec![4], 0));
+}
+
+/// A hole tells the time of its last message. Those in it that were older and still in memory
+/// were handed out past their age (seed 90911).
+#[test]
+fn a_hole_that_reaches_into_memory_keeps_nothing_past_its_age() {
+    let mut world = World::new(9);
+    world.options.journal.tail_bytes = 1_800;
+    let broker = world.open();
+    let retention = Retention { age: Some(Duration::from_secs(45)), ..Retention::default() };
+    create(&broker, "t", TopicSettings { retention, ..compacted() });
+    for _ in 0..6 {
+        put(&broker, "t", "a");
+    }
+    world.advance(30_000);
+    let middle = Timestamp(START.0 + 30_000);
+    for _ in 0..2 {
+        put(&broker, "t", "a");
+    }
+    broker.compact().expect("the disk works");
+    let followed = |from| seqs(&drain(&mut broker.subscribe(&pattern("t"), from).expect("well")));
+    assert!(followed(From::Beginning).contains(&6), "some are in memory still");
+    assert_eq!(followed(From::Time(middle)), [7, 8], "as old as asked for");
+    world.advance(20_000);
+    assert_eq!(followed(From::Beginning), [7, 8], "and not past their age");
 }
 
 #[test]

@@ -81,8 +81,6 @@ pub(crate) fn find_batch(
 /// What [`find_batch`] asks about: how a block or a batch ends.
 pub(crate) struct Run {
     pub(crate) is_block: bool,
-    /// It has no message any more.
-    pub(crate) is_hole: bool,
     pub(crate) time: Timestamp,
     pub(crate) last_position: Position,
     pub(crate) bytes: u64,
@@ -92,7 +90,6 @@ impl Run {
     fn of_block(row: &BlockRow) -> Self {
         Self {
             is_block: true,
-            is_hole: false,
             time: row.last_time,
             last_position: row.last_position,
             bytes: u64::from(row.bytes),
@@ -102,7 +99,6 @@ impl Run {
     fn of_batch(batch: &Batch) -> Self {
         Self {
             is_block: false,
-            is_hole: batch.header().count == 0,
             time: batch.time(),
             last_position: batch.header().last_position(),
             bytes: batch.bytes().len() as u64,

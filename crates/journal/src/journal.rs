@@ -475,9 +475,8 @@ impl Journal {
         history::latest_of_key(&self.inner.segments(), topic, hash)
     }
 
-    /// The first seq in segments, at or after `from`, that was accepted at `time` or later and is
-    /// still there. A hole tells only the time of its last message; the first ones may be older,
-    /// and still be in memory.
+    /// The first batch in segments, at or after `from`, that was accepted at `time` or later.
+    /// A hole has the time of its last message.
     ///
     /// # Errors
     /// When a segment cannot be read.
@@ -486,11 +485,9 @@ impl Journal {
         topic: TopicId,
         from: Seq,
         time: Timestamp,
-    ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
+    ) -> Result<Option<EntryHeader>, ReadError> {
         let segments = self.inner.segments();
-        let found =
-            history::find_batch(&segments, topic, from, |run| run.time >= time && !run.is_hole)?;
-        Ok(found.map(|batch| (batch.seq.max(from), batch.time)))
+        history::find_batch(&segments, topic, from, |run| run.time >= time)
     }
 
     /// The first seq in segments, at or after `from`, whose batch ends after `position`;
