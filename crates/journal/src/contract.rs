@@ -42,7 +42,7 @@ pub fn check_blobs<B: Blobs>(make: impl Fn() -> B) {
 }
 
 fn floor(first_needed: u64) -> Floor {
-    Floor { first_needed: Lsn(first_needed), term: 0 }
+    Floor { first_needed: Lsn(first_needed), ..Floor::default() }
 }
 
 fn open(log: &dyn Log, first_needed: u64) -> TakeOver {
@@ -163,7 +163,7 @@ fn terms_rise(log: &dyn Log) {
     append(&mut second, &text(2));
     let known = second.term + 100;
     drop(second);
-    let told = log.take_over(Floor { first_needed: Lsn(1), term: known });
+    let told = log.take_over(Floor { term: known, ..Floor::default() });
     assert!(told.expect("take over").term > known);
 }
 

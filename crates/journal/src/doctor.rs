@@ -384,7 +384,11 @@ fn examine_log(folder: &Folder, manifest: &Manifest, report: &mut Report) {
 }
 
 fn examine_log_of(folder: &Folder, manifest: &Manifest) -> Result<Examination, LogError> {
-    let floor = Floor { first_needed: manifest.replay_from, term: manifest.term };
+    let floor = Floor {
+        first_needed: manifest.replay_from,
+        flushed: manifest.log_end,
+        term: manifest.term,
+    };
     folder.file_log(Epoch(manifest.epoch)).examine(floor)
 }
 

@@ -70,6 +70,9 @@ pub struct Floor {
     /// The first frame still needed. All before it were flushed, and their content is
     /// safe elsewhere; those at and after it must be in the log.
     pub first_needed: Lsn,
+    /// The last frame that is known to have been flushed, so that it needs no second flush;
+    /// [`Lsn::NONE`] if nothing is known.
+    pub flushed: Lsn,
     /// The term the taker knows of; the new one is higher, even if the log shows no
     /// trace of it.
     pub term: u64,
@@ -78,7 +81,7 @@ pub struct Floor {
 impl Default for Floor {
     /// The floor of a store that never trimmed anything.
     fn default() -> Self {
-        Self { first_needed: Lsn::FIRST, term: 0 }
+        Self { first_needed: Lsn::FIRST, flushed: Lsn::NONE, term: 0 }
     }
 }
 

@@ -174,7 +174,11 @@ fn take_over(
     manifest: &mut Manifest,
 ) -> Result<TakeOver, OpenError> {
     loop {
-        let floor = Floor { first_needed: manifest.replay_from, term: manifest.term };
+        let floor = Floor {
+            first_needed: manifest.replay_from,
+            flushed: manifest.log_end,
+            term: manifest.term,
+        };
         let taken = log.take_over(floor);
         if matches!(taken, Err(LogError::Locked { .. })) {
             return Ok(taken?);

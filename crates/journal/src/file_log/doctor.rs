@@ -89,7 +89,7 @@ impl FileLog {
     pub fn cut(&self, at: Lsn) -> Result<Cut, LogError> {
         let _lock = self.lock()?;
         let scan = scan(self.files(false)?, self.epoch, Purpose::Examine)?;
-        let floor = Floor { first_needed: at, term: 0 };
+        let floor = Floor { first_needed: at, ..Floor::default() };
         let analysis = Analysis::of(&scan, floor, self.epoch);
         match analysis.refused {
             Some(LogError::Damaged { .. }) | None => {}

@@ -344,7 +344,7 @@ impl Analysis {
         let known = live.iter().map(|found| found.header.flushed);
         let mut analysis = Self {
             term: terms.max().unwrap_or(0).max(floor.term),
-            flushed: known.max().unwrap_or(Lsn::NONE).max(first.before()),
+            flushed: known.max().unwrap_or(Lsn::NONE).max(first.before()).max(floor.flushed),
             live,
             anchor,
             first,

@@ -32,7 +32,7 @@ fn take_over(fs: &FaultyFs, first_needed: u64) -> Result<TakeOver, LogError> {
 }
 
 fn floor(first_needed: u64) -> Floor {
-    Floor { first_needed: Lsn(first_needed), term: 0 }
+    Floor { first_needed: Lsn(first_needed), ..Floor::default() }
 }
 
 fn path(number: u64) -> PathBuf {
@@ -415,6 +415,23 @@ fn what_a_killed_process_wrote_is_safe_once_it_was_replayed() {
         assert_eq!(replayed(&fs, 1), "abcdef");
         fs.crash(CrashKind::Power);
         assert_eq!(replayed(&fs, 1), "abcdef", "seed {seed}");
+    }
+}
+
+#[test]
+fn what_is_known_to_be_flushed_is_not_written_again() {
+    let fs = FaultyFs::new(1);
+    let mut taken = take_over(&fs, 1).expect("new log");
+    for letter in ["a", "b", "c"] {
+        append(&mut *taken.writer, letter);
+    }
+    taken.writer.flush().expect("flush");
+    drop(taken);
+    for (flushed, again) in [(3, 0), (1, 2), (0, 3)] {
+        let writes = fs.writes();
+        let floor = Floor { flushed: Lsn(flushed), ..floor(1) };
+        let mut taken = log(&fs).take_over(floor).expect("take over");
+        assert_eq!((fs.writes() - writes, letters(&mut taken).as_str()), (again, "abc"));
     }
 }
 
