@@ -58,7 +58,8 @@ pub(crate) struct CompareArgs {
     /// Only these kinds of work, with commas between [default: all].
     #[arg(long, value_delimiter = ',', value_name = "WORK")]
     only: Vec<Work>,
-    /// Only cases whose title has this text, such as "flushed, one at a time, 128 B".
+    /// Only cases whose title has this text, such as "flushed, one at a time, 128 B"; what is
+    /// `stored` is always measured whole.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     case: String,
     /// How many rounds; figures are medians over them.

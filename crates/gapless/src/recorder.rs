@@ -1,7 +1,7 @@
 //! Where metrics are recorded, made while the store is being opened.
 //!
 //! A recorder has a clock that is calibrated against the system's when it is made: a
-//! millisecond, but on a busy machine a fifth of a second. So that is begun on a thread of its
+//! millisecond, but on a busy machine 30 to 65 were measured. So that is begun on a thread of its
 //! own, and only who needs the recorder first, which is the broker once its journal is open,
 //! waits for what is left of it.
 

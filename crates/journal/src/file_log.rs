@@ -237,7 +237,7 @@ impl Log for FileLog {
             used,
             offset: last.map_or(0, |last| last.end()),
             dirty: Vec::new(),
-            begun: None,
+            begun: false,
             first,
             pages: Pages::new(AT_ONCE_BYTES_MAX),
             failed: false,

@@ -260,28 +260,18 @@ impl FsFile for DiskFile {
         // One call past the cache, since a write into the cache is only copied to the disk later
         // by the flush, page by page.
         self.write_past_cache(true);
-        let mut written = 0;
-        let done = loop {
-            let left = &pages[written..];
-            if left.is_empty() {
-                break Ok(());
-            }
-            let at = offset + written as u64;
-            match pwritev2(&self.file, &[IoSlice::new(left)], at, ReadWriteFlags::DSYNC) {
-                Ok(0) => break Err(Errno::IO),
-                Ok(n) => written += n,
-                Err(Errno::INTR) => {}
-                Err(error) => break Err(error),
-            }
-        };
+        let bufs = &[IoSlice::new(pages)];
+        let written = pwritev2(&self.file, bufs, offset, ReadWriteFlags::DSYNC);
         self.write_past_cache(false);
-        match done {
-            // A system or file system that cannot, or wants it otherwise than in pages.
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+        match written {
+            Ok(bytes) if bytes == pages.len() => Ok(()),
+            // Only a part of it; or a system or file system that cannot, or wants it otherwise
+            // than in pages. Then all of it goes the usual way.
+            Ok(_) | Err(Errno::INTR | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 self.write_all_at(&[pages], offset)?;
                 self.sync()
             }
-            done => Ok(done?),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -9,11 +9,10 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use gapless_core::Position;
 
+use crate::frame::extent;
 use crate::gather::Frame;
 use crate::log::Lsn;
 
-/// What a frame takes in the log at least: its header, and the rest of its last block.
-const LOG_BLOCK_BYTES: u64 = 4096;
 /// What a frame costs in memory beside its bytes, roughly: its places in topics and here.
 const OVERHEAD_BYTES: u64 = 256;
 
@@ -30,7 +29,7 @@ pub(crate) struct TailFrame {
 
 impl TailFrame {
     pub(crate) fn new(lsn: Lsn, last: Position, bytes: Bytes, has_messages: bool) -> Self {
-        let log_bytes = (bytes.len() as u64 + 64).next_multiple_of(LOG_BLOCK_BYTES);
+        let log_bytes = extent(bytes.len());
         let bytes = if has_messages { bytes } else { Bytes::new() };
         Self { lsn, last, bytes, log_bytes }
     }

@@ -31,11 +31,19 @@ const FREE_FILES_MAX: usize = 8;
 /// short for the flushes of the log itself, which happen meanwhile.
 const ZERO_STEP_BYTES: u64 = 1024 * 1024;
 
-/// Zeros to write from; page-aligned since copies from elsewhere can be much slower.
+/// Bytes to write from; page-aligned since copies from elsewhere can be much slower, and writes
+/// past the cache are refused.
 #[repr(align(4096))]
-struct Zeros([u8; 64 * 1024]);
+struct Aligned<const BYTES: usize>([u8; BYTES]);
 
-static ZEROS: Zeros = Zeros([0; 64 * 1024]);
+static ZEROS: Aligned<{ 64 * 1024 }> = Aligned([0; 64 * 1024]);
+
+/// The first block of a file that was never used.
+static UNUSED_BLOCK: Aligned<{ BLOCK_BYTES as usize }> = {
+    let mut block = [0; BLOCK_BYTES as usize];
+    block.split_at_mut(UNUSED.len()).0.copy_from_slice(UNUSED);
+    Aligned(block)
+};
 
 /// At most a block of zeros.
 pub(super) fn zeros(bytes: u64) -> &'static [u8] {
@@ -173,8 +181,12 @@ impl Room {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let end = bytes.min(offset + ZERO_STEP_BYTES);
-            let mut parts = Vec::new();
+            let mut parts: Vec<&[u8]> = Vec::new();
             let mut left = end - offset;
+            if offset == 0 {
+                parts.push(&UNUSED_BLOCK.0);
+                left -= BLOCK_BYTES;
+            }
             while left > 0 {
                 let len = left.min(ZEROS.0.len() as u64);
                 parts.push(&ZEROS.0[..len as usize]);
@@ -185,8 +197,6 @@ impl Room {
             offset = end;
         }
         file.write_past_cache(false);
-        file.write_all_at(&[UNUSED], 0)?;
-        file.sync()?;
         let made = LogFile { number, bytes, file };
         self.fs.rename(temp, &self.dir.join(made.name()))?;
         // Before any frame in it can be reported as flushed.

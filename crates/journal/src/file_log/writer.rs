@@ -54,8 +54,8 @@ pub(super) struct Writer {
     pub(super) offset: u64,
     /// Written to since the last flush.
     pub(super) dirty: Vec<Arc<LogFile>>,
-    /// A file whose first frame was not flushed yet.
-    pub(super) begun: Option<Arc<LogFile>>,
+    /// The last file holds one frame, and that was not flushed yet.
+    pub(super) begun: bool,
     /// The first frame that is kept, as the reader must know.
     pub(super) first: Arc<AtomicU64>,
     /// Where a frame is put together that is written and flushed in one step.
@@ -130,8 +130,9 @@ impl Writer {
         };
         let bytes = extent(frame.len());
         let file = self.file_with(bytes)?;
-        if let Some(begun) = self.begun.take_if(|_| self.offset > 0) {
-            begun.file.sync().map_err(|error| self.fail(error))?;
+        if self.begun && self.offset > 0 {
+            self.begun = false;
+            file.file.sync().map_err(|error| self.fail(error))?;
         }
         let header = Header {
             payload_bytes,
@@ -157,7 +158,7 @@ impl Writer {
         match written {
             Ok(()) if durable => {}
             Ok(()) => {
-                self.begun = (self.offset == 0).then(|| Arc::clone(&file));
+                self.begun = self.offset == 0;
                 self.mark_dirty(file);
             }
             Err(error) if is_full(&error) => return Err(self.undo(&file)),
@@ -205,7 +206,7 @@ impl LogWriter for Writer {
             file.file.sync().map_err(|error| self.fail(error))?;
         }
         self.flushed = self.next.before();
-        self.begun = None;
+        self.begun = false;
         Ok(())
     }
 
