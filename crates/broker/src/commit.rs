@@ -282,11 +282,11 @@ impl Inner {
             };
             offers.push(numbers);
         }
-        let mut acks = Vec::with_capacity(parts.len());
+        let mut publishing = Publishing::new();
         for ((part, state), numbers) in parts.iter().zip(&mut states).zip(offers) {
             let state = state.as_mut().expect("every part's topic was locked above");
             let position = self.put_part(part, state, &numbers, (&mut append, time));
-            numbers.put_acks(part.acks, position, &mut acks);
+            numbers.put_acks(part.acks, position, &mut publishing);
         }
         self.put_cells(atomic, &mut append, time);
         if let (Some((cell, seq, cancelled)), Some(state)) = (&atomic.delay_done, &mut delay_state)
@@ -307,14 +307,14 @@ impl Inner {
         let ticket = append.finish(required, wanted);
         drop((states, delay_state, groups));
         let known = |ack: &PublishAck| ack.accepted().is_some_and(|accepted| accepted.duplicate);
-        if wanted == Durability::Flushed && atomic.is_empty() && acks.iter().all(known) {
+        if wanted == Durability::Flushed && atomic.is_empty() && publishing.acks.iter().all(known) {
             // Nothing was put, so no frame asks for a flush; but the first one may have been
             // written only, and its duplicate must be as safe as its ack says.
             self.journal.flush();
         }
-        if acks.is_empty() {
+        if publishing.acks.is_empty() {
             // Nothing but cells: there is no seq to tell.
-            acks.push(PublishAck::Accepted(Accepted {
+            publishing.acks.push(PublishAck::Accepted(Accepted {
                 first: Seq(0),
                 last: Seq(0),
                 position: Position(0),
@@ -322,8 +322,8 @@ impl Inner {
                 duplicate: false,
             }));
         }
-        let ticket = (wanted > Durability::Memory).then_some(ticket);
-        Tried::Done(Publishing { acks, result: Ok(()), ticket, timing: None })
+        publishing.ticket = (wanted > Durability::Memory).then_some(ticket);
+        Tried::Done(publishing)
     }
 
     /// Puts what is new of a part into the frame; tells the position of the first.

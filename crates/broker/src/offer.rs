@@ -8,6 +8,7 @@ use gapless_core::{
 };
 
 use crate::cell::CellState;
+use crate::publish::Publishing;
 
 /// What the records of a publish are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Numbers {
 
     /// Adds the acks. `position` is that of the first new message, if there is one and it is
     /// in the journal. What durability they reach is put in later.
-    pub(crate) fn put_acks(&self, acks: Acks, position: Position, out: &mut Vec<PublishAck>) {
+    pub(crate) fn put_acks(self, acks: Acks, position: Position, out: &mut Publishing) {
         let place = |at: u64| if position == Position(0) { position } else { position.plus(at) };
         let ack = |first: Seq, last: Seq, position: Position, duplicate: bool| {
             let durability = Durability::Memory;
@@ -92,26 +93,30 @@ impl Numbers {
         };
         if acks == Acks::Together {
             let seqs = || self.known.iter().map(|(_, seq)| *seq);
-            out.push(match (seqs().min(), seqs().max()) {
+            let ack = match (seqs().min(), seqs().max()) {
                 (Some(first), Some(last)) if self.all_known() => ack(first, last, place(0), true),
                 _ => {
                     let more = u64::from(self.count - self.known()) - 1;
                     ack(self.first, self.first.plus(more), place(more), false)
                 }
-            });
+            };
+            if !self.known.is_empty() {
+                out.known.push((out.acks.len(), self.known));
+            }
+            out.acks.push(ack);
             return;
         }
         let (mut known, mut fresh) = (self.known.iter().peekable(), 0);
-        out.extend((0..self.count).map(
-            |index| match known.next_if(|(known, _)| *known == index) {
+        out.acks.extend((0..self.count).map(|index| {
+            match known.next_if(|(known, _)| *known == index) {
                 Some((_, seq)) => ack(*seq, *seq, Position(0), true),
                 None => {
                     let seq = self.first.plus(fresh);
                     fresh += 1;
                     ack(seq, seq, place(fresh - 1), false)
                 }
-            },
-        ));
+            }
+        }));
     }
 }
 

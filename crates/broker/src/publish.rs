@@ -32,14 +32,21 @@ use crate::offer::Acks;
 #[must_use = "the ack tells whether the message was taken"]
 pub struct Publishing {
     pub(crate) acks: Vec<PublishAck>,
+    /// By the index of a part: which of its messages were there already, and under what seq.
+    pub(crate) known: Vec<(usize, Vec<(u32, Seq)>)>,
     pub(crate) result: Result<(), PubSubError>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) timing: Option<(Arc<Inner>, Duration)>,
 }
 
 impl Publishing {
+    /// Without any ack yet.
+    pub(crate) fn new() -> Self {
+        Self { acks: Vec::new(), known: Vec::new(), result: Ok(()), ticket: None, timing: None }
+    }
+
     pub(crate) fn failed(error: PubSubError) -> Self {
-        Self { acks: Vec::new(), result: Err(error), ticket: None, timing: None }
+        Self { result: Err(error), ..Self::new() }
     }
 
     pub(crate) fn rejected(reason: RejectReason) -> Self {
@@ -47,7 +54,7 @@ impl Publishing {
     }
 
     pub(crate) fn ready(ack: PublishAck) -> Self {
-        Self { acks: vec![ack], result: Ok(()), ticket: None, timing: None }
+        Self { acks: vec![ack], ..Self::new() }
     }
 
     pub(crate) fn map_acks(mut self, change: impl FnMut(PublishAck) -> PublishAck) -> Self {
@@ -64,6 +71,12 @@ impl Publishing {
     /// The reason, if it was refused.
     pub fn rejected_with(&self) -> Option<RejectReason> {
         self.acks.iter().find_map(|ack| ack.rejected().copied())
+    }
+
+    /// Which messages of a part were there already, by ascending index, each with its seq.
+    pub fn known(&self, part: usize) -> &[(u32, Seq)] {
+        let found = self.known.iter().find(|(at, _)| *at == part);
+        found.map_or(&[], |(_, known)| known)
     }
 
     /// As [`Publishing::all`], for those who poll.

@@ -44,6 +44,10 @@ impl Inner {
             drop(state);
             return self.refuse(&cell.name, RejectReason::UnknownTopic, acks);
         }
+        if options.durability > Some(Durability::Memory) {
+            drop(state);
+            return self.refuse(&cell.name, RejectReason::NotDurable, acks);
+        }
         let resolved = resolve(options, &state.settings.defaults(), &self.defaults);
         if resolved.require_subscribers && !self.is_followed(&cell.name) {
             drop(state);
@@ -61,7 +65,7 @@ impl Inner {
         };
         self.metrics.duplicates.increment(u64::from(numbers.known()));
         if numbers.all_known() {
-            return Publishing::volatile(&numbers, acks);
+            return Publishing::volatile(numbers, acks);
         }
         let fresh = numbers.only_new(records);
         let records = fresh.as_ref().unwrap_or(records);
@@ -85,7 +89,7 @@ impl Inner {
         wakers.into_iter().for_each(std::task::Waker::wake);
         self.metrics.published_messages.increment(u64::from(count));
         self.tell_accepted(&cell.name, first, count);
-        Publishing::volatile(&numbers, acks)
+        Publishing::volatile(numbers, acks)
     }
 
     /// To whoever wants the subject now.
@@ -98,11 +102,14 @@ impl Inner {
         if let Some(reason) = self.too_large(records, None).or(over_batch(records)) {
             return self.refuse(subject, reason, acks);
         }
-        // Nothing is kept of a subject, so without a subscriber the message would be lost:
-        // that is an answer worth giving, unless the publisher says it does not care.
+        // Nothing is kept of a subject, so without a subscriber the message would be lost, and the
+        // name is most likely misspelt. That is refused, unless the publisher accepts it.
         let wanted = self.router.is_wanted(subject);
-        if options.require_subscribers.unwrap_or(true) && !wanted {
-            return self.refuse(subject, RejectReason::NoSubscribers, acks);
+        if !wanted && options.require_subscribers != Some(false) {
+            let asked = options.require_subscribers.is_some();
+            let unknown = RejectReason::UnknownTopic;
+            let reason = if asked { RejectReason::NoSubscribers } else { unknown };
+            return self.refuse(subject, reason, acks);
         }
         if options.expect.is_some() || options.durability > Some(Durability::Memory) {
             return self.refuse(subject, RejectReason::UnknownTopic, acks);
@@ -114,7 +121,7 @@ impl Inner {
         };
         self.metrics.published_messages.increment(u64::from(records.count));
         self.tell_accepted(subject, first, records.count);
-        Publishing::volatile(&Numbers::fresh(first, records.count), acks)
+        Publishing::volatile(Numbers::fresh(first, records.count), acks)
     }
 
     /// Gives the records numbers and puts them into the mailboxes.
@@ -149,9 +156,9 @@ fn over_batch(records: &Records) -> Option<RejectReason> {
 
 impl Publishing {
     /// The acks of something that lives in memory only.
-    fn volatile(numbers: &Numbers, acks: Acks) -> Self {
-        let mut ready = Vec::with_capacity(1);
+    fn volatile(numbers: Numbers, acks: Acks) -> Self {
+        let mut ready = Self::new();
         numbers.put_acks(acks, Position(0), &mut ready);
-        Self { acks: ready, result: Ok(()), ticket: None, timing: None }
+        ready
     }
 }

@@ -85,7 +85,7 @@ fn a11_every_publish_is_told_accepted_or_rejected() {
     let told = events.one("publish.rejected");
     assert_eq!((&told["topic"], &told["reason"]), (&"t".into(), &"InvalidPayload".into()));
     refusal(&broker, "nobody", &Message::new("x"), &PublishOptions::default());
-    assert_eq!(events.one("publish.rejected")["reason"], "NoSubscribers");
+    assert_eq!(events.one("publish.rejected")["reason"], "UnknownTopic");
     // Volatile ones too: a subject, and a topic in memory.
     broker.create_topic(&name("v"), volatile()).unwrap();
     text(&broker, "v", "x");

@@ -60,7 +60,7 @@ fn a11_d9_counters_and_gauges_tell_what_happened() {
         };
         is("gapless_published_messages_total", 10.0);
         is("gapless_rejected_total reason=InvalidPayload", 1.0);
-        is("gapless_rejected_total reason=NoSubscribers", 1.0);
+        is("gapless_rejected_total reason=UnknownTopic", 1.0);
         is("gapless_gaps_total reason=purge", 1.0);
         is("gapless_subscriptions", 2.0);
         is("gapless_subscriptions_recovering", 1.0);

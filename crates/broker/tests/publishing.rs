@@ -206,8 +206,11 @@ fn a3_publishing_to_what_is_not_there_has_its_own_reasons() {
     broker.create_topic(&name("v"), volatile()).unwrap();
     let message = Message::new("x");
     let plain = PublishOptions::default();
-    // A name without a topic is a volatile subject: somebody listens, or nothing happens.
-    assert_eq!(refusal(&broker, "nobody", &message, &plain), RejectReason::NoSubscribers);
+    // O4: a name without a topic is a volatile subject. Without a follower it is most likely a
+    // misspelt topic, unless the publish itself asks for followers.
+    assert_eq!(refusal(&broker, "nobody", &message, &plain), RejectReason::UnknownTopic);
+    let picky = PublishOptions { require_subscribers: Some(true), ..plain };
+    assert_eq!(refusal(&broker, "nobody", &message, &picky), RejectReason::NoSubscribers);
     let careless = PublishOptions { require_subscribers: Some(false), ..plain };
     assert!(broker.publish(&name("nobody"), &message, &careless).is_accepted());
     let safe = PublishOptions { durability: Some(Durability::Flushed), ..careless };
@@ -215,6 +218,13 @@ fn a3_publishing_to_what_is_not_there_has_its_own_reasons() {
     let later = Message::new("x").with_not_before(START.after(Duration::from_secs(1)));
     assert_eq!(refusal(&broker, "nobody", &later, &plain), RejectReason::UnknownTopic);
     assert_eq!(refusal(&broker, "v", &later, &plain), RejectReason::NotDurable);
+    // V7: what memory cannot give is refused, and not answered with less.
+    for durability in [Durability::Written, Durability::Flushed] {
+        let safe = PublishOptions { durability: Some(durability), ..plain };
+        assert_eq!(refusal(&broker, "v", &message, &safe), RejectReason::NotDurable);
+    }
+    let memory = PublishOptions { durability: Some(Durability::Memory), ..plain };
+    assert!(broker.publish(&name("v"), &message, &memory).is_accepted());
     let atomic = Atomic::new().publish(&name("nobody"), std::slice::from_ref(&message));
     let ack = broker.commit(atomic, &plain).wait().unwrap();
     assert_eq!(reason(ack), RejectReason::UnknownTopic);

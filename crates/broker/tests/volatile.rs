@@ -48,7 +48,7 @@ fn a1_nothing_comes_before_subscribing_and_nothing_after_leaving() {
     text(&broker, "s", "for the other");
     assert_eq!(bodies(&drain(&mut other)), ["in time", "for the other"]);
     drop(other);
-    assert_eq!(refusal(&broker, "s", &one("late"), &plain), RejectReason::NoSubscribers);
+    assert_eq!(refusal(&broker, "s", &one("late"), &plain), RejectReason::UnknownTopic);
 }
 
 #[test]

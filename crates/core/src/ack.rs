@@ -108,10 +108,11 @@ pub enum RejectReason {
     #[error("not allowed to publish to this topic: ask for the permission")]
     NotAuthorised,
     /// There is no such topic, and publishing does not create it.
-    #[error("the topic does not exist: create it first")]
+    #[error("the topic does not exist, and no subscriber follows that name: create it first")]
     UnknownTopic,
-    /// The topic is volatile, but the message needs to be kept (it has a not-before time).
-    #[error("the topic cannot keep messages: use a durable topic")]
+    /// The topic is volatile, but the message needs to be kept: it has a not-before time, or asks
+    /// for a durability that memory cannot give.
+    #[error("the topic is in memory only: use a durable topic, or ask for no delay and durability")]
     NotDurable,
     /// One of the messages to be acked in the same step is not with this member any more.
     #[error("a lease is lost: the message went to another member or is done; do not repeat")]

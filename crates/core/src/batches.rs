@@ -202,8 +202,7 @@ impl Batches {
             while let Ok((header, len)) = EntryHeader::read(&part[at..]) {
                 let more = front.tally.messages + u64::from(header.count);
                 let fits = front.bytes + at + len <= bytes && more <= messages;
-                // Who holds no message costs nothing.
-                if !fits && header.count > 0 {
+                if !fits {
                     break;
                 }
                 front.tally.note(&header);
@@ -331,7 +330,7 @@ mod tests {
             let taken = front.iter().count();
             same(&front, &all[..taken]);
             same(&rest, &all[taken..]);
-            prop_assert!(front.messages() <= messages || front.messages() == 0);
+            prop_assert!(front.messages() <= messages && front.bytes() <= bytes);
             // It stopped where the next one did not fit.
             if let Some(next) = all.get(taken) {
                 let more = front.messages() + u64::from(next.header().count);

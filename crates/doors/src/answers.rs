@@ -4,7 +4,7 @@ use gapless_broker::{
     FollowError, GroupError, JournalStats, MemberError, ReadError, SubscribeError, TopicError,
     TopicInfo,
 };
-use gapless_core::{PubSubError, PublishAck};
+use gapless_core::{PubSubError, PublishAck, Seq};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb};
 
 /// An error of the list, with its sentence for people.
@@ -95,17 +95,15 @@ fn read_code(read: &ReadError) -> ErrorCode {
     }
 }
 
-/// One part's ack; `count` is how many messages the part had.
-pub(crate) fn part_ack(ack: &PublishAck, count: u32) -> PartAck {
+/// One part's ack; `count` is how many messages the part had, `known` are those of them that
+/// were there already.
+pub(crate) fn part_ack(ack: &PublishAck, count: u32, known: &[(u32, Seq)]) -> PartAck {
     match ack {
         PublishAck::Accepted(accepted) => {
-            let new = accepted.last.next().distance(accepted.first);
-            let whole = !accepted.duplicate && new == u64::from(count);
-            let known = match count {
-                1 if accepted.duplicate => Known::These(vec![(0, accepted.first)]),
-                0 => Known::None,
-                _ if whole => Known::None,
-                _ => Known::Some,
+            let known = match known {
+                [] if accepted.duplicate => Known::These(vec![(0, accepted.first)]),
+                [] => Known::None,
+                known => Known::These(known.to_vec()),
             };
             PartAck::Accepted(PartAccepted { accepted: *accepted, count, known })
         }

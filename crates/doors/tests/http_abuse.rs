@@ -236,3 +236,15 @@ fn small_answers_are_not_compressed_and_large_ones_are_if_the_client_can() {
     assert_eq!(plain.header("content-encoding"), None);
     assert!(plain.body.len() > 50_000);
 }
+
+#[test]
+fn m5_credentials_are_refused_as_long_as_none_are_checked() {
+    let server = Server::open();
+    let with = |value: &str| Request::new("GET", "/v1/topics").header("Authorization", value);
+    for value in ["Bearer secret", "Basic dTpw"] {
+        let refused = server.send(&with(value)).problem(401, "NotAuthenticated");
+        let detail = refused.json()["detail"].to_string();
+        assert!(detail.contains("checks no credentials"), "{detail}");
+    }
+    server.get("/v1/topics").is(200);
+}

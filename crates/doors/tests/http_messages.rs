@@ -419,3 +419,17 @@ fn a_reader_may_wait_for_what_comes() {
     let page = server.get("/v1/topics/a/messages?from=2&wait_ms=1").is(200).json();
     assert_eq!(page["messages"], json!([]));
 }
+
+#[test]
+fn v7_a_durability_that_memory_cannot_give_is_refused() {
+    let server = Server::open();
+    server.put("/v1/topics/v", &json!({ "storage": "volatile" })).is(201);
+    for durability in ["written", "flushed"] {
+        let path = format!("/v1/topics/v/messages?durability={durability}");
+        server.post(&path, "x").problem(409, "NotDurable");
+        let told = server.send(&lines(&path, "{\"text\":\"x\"}\n")).is(200).lines();
+        assert_eq!(told[0]["name"], "NotDurable", "{told:?}");
+    }
+    server.post("/v1/topics/v/messages?durability=memory", "x").is(201);
+    server.post("/v1/topics/v/messages", "x").is(201);
+}

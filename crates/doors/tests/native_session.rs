@@ -339,3 +339,14 @@ fn a_port_that_is_taken_is_an_error_that_names_it() {
     assert!(error.to_string().contains(&address), "{error}");
     server.still_works();
 }
+
+#[test]
+fn m5_a_token_is_refused_as_long_as_none_is_checked() {
+    let server = Server::open();
+    for mut peer in [server.silent(), server.silent_unix()] {
+        let secret = Hello { token: Some("secret".into()), ..hello() };
+        assert_eq!(code(&peer.ask(secret)), ErrorCode::NotAuthenticated);
+        assert!(peer.rest().is_empty());
+    }
+    server.still_works();
+}

@@ -189,6 +189,13 @@ fn a3_what_is_wrong_with_a_publish_is_a_rejection_and_no_error() {
     let alone = Publish { options: wanted, ..publish("strict", &one) };
     assert_eq!(rejected(&peer.ask(alone)), RejectReason::NoSubscribers);
     assert_eq!(rejected(&peer.ask(publish("$own", &one))), RejectReason::InvalidTopic);
+    // O4: a misspelt topic is named as such.
+    assert_eq!(rejected(&peer.ask(publish("nowhere", &one))), RejectReason::UnknownTopic);
+    // V7: a volatile topic does not promise what it cannot keep.
+    let flushed =
+        PublishOptions { durability: Some(Durability::Flushed), ..PublishOptions::default() };
+    let flushed = Publish { options: flushed, ..publish("volatile", &one) };
+    assert_eq!(rejected(&peer.ask(flushed)), RejectReason::NotDurable);
     let later = server.broker.now().after(Duration::from_secs(3600));
     let delayed = Publish { not_before: Some(later), ..publish("nowhere", &one) };
     assert_eq!(rejected(&peer.ask(delayed)), RejectReason::UnknownTopic);
@@ -332,4 +339,58 @@ fn d5_stats_are_json_with_the_servers_state() {
     assert_eq!(stats["epoch"], server.broker.epoch().to_string());
     assert!(stats["state"].is_string());
     server.still_works();
+}
+
+#[test]
+fn v8_an_ack_names_every_message_that_was_there_already() {
+    let server = Server::open();
+    server.create("known");
+    server.create("other");
+    let mut peer = server.peer();
+    let with = |ids: &[&'static str]| -> Vec<Message> {
+        ids.iter().map(|id| Message::new(*id).with_id(*id)).collect()
+    };
+    accepted(&peer.ask(publish("known", &with(&["a", "b"]))));
+    let again = peer.ask(publish("known", &with(&["x", "a", "y", "b"])));
+    let again = accepted(&again);
+    assert_eq!(again.known, Known::These(vec![(1, Seq(1)), (3, Seq(2))]));
+    let seqs: Vec<_> = (0..4).map(|index| again.seq_of(index).unwrap().0).collect();
+    assert_eq!(seqs, [3, 1, 4, 2]);
+    assert!(!again.accepted.duplicate);
+    let all = peer.ask(publish("known", &with(&["y", "a"])));
+    let all = accepted(&all);
+    assert_eq!(all.known, Known::These(vec![(0, Seq(4)), (1, Seq(1))]));
+    assert!(all.accepted.duplicate);
+    // The same for each part of a commit.
+    let part = |topic, ids: &[&'static str]| CommitPart {
+        topic: name(topic),
+        expect: None,
+        records: records(&with(ids)),
+    };
+    let parts = vec![part("other", &["a", "b"]), part("known", &["n", "x"])];
+    let commit = Commit { options: PublishOptions::default(), parts, cells: vec![] };
+    let Verb::PublishAck(ack) = peer.ask(commit) else { panic!("an ack") };
+    let known: Vec<_> = ack
+        .parts
+        .iter()
+        .map(|part| match part {
+            PartAck::Accepted(part) => part.known.clone(),
+            other => panic!("accepted: {other:?}"),
+        })
+        .collect();
+    assert_eq!(known, [Known::None, Known::These(vec![(1, Seq(3))])]);
+}
+
+#[test]
+fn v8_a_list_that_does_not_fit_into_a_frame_is_left_out() {
+    let server = Server::with(|options, _| options.frame_bytes_max = 8192);
+    server.create("known");
+    let mut peer = server.peer();
+    let many: Vec<Message> =
+        (0..800_u16).map(|id| Message::new("").with_id(id.to_le_bytes().to_vec())).collect();
+    accepted(&peer.ask(publish("known", &many)));
+    let again = peer.ask(publish("known", &many));
+    assert_eq!(accepted(&again).known, Known::Some);
+    let some = peer.ask(publish("known", &many[..600]));
+    assert!(matches!(&accepted(&some).known, Known::These(known) if known.len() == 600));
 }

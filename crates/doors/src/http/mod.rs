@@ -5,6 +5,7 @@
 //! `problem`. Nothing here holds a rule: handlers parse, call the broker, and answer.
 
 mod atomic;
+mod authorization;
 mod body;
 mod durable;
 mod event_stream;

@@ -25,7 +25,9 @@ use crate::http::options::HttpOptions;
 use crate::http::page::Sampler;
 use crate::http::problem::Problem;
 use crate::http::wire::{Io, Wire};
-use crate::http::{atomic, body, durable, follow, groups, health, messages, origin, page, problem};
+use crate::http::{
+    atomic, authorization, body, durable, follow, groups, health, messages, origin, page, problem,
+};
 use crate::http::{source, topics};
 use crate::{DoorError, sockets};
 
@@ -243,6 +245,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&shared), body::in_time))
         .layer(DefaultBodyLimit::max(options.body_bytes_max))
         .layer(from_fn_with_state(Arc::clone(&shared), origin::guard))
+        .layer(from_fn(authorization::guard))
         .layer(from_fn(problem::everywhere))
         .layer(compression)
         .layer(origin::cors(&options.cors_origins))

@@ -169,3 +169,14 @@ fn wrong_words_are_exit_2_and_teach() {
         server.run(words).exits(2).says(teaches);
     }
 }
+
+#[test]
+fn d6_a_durability_that_memory_cannot_give_is_refused() {
+    let server = Server::start();
+    server.run(&["topic", "create", "vol", "--volatile"]).ok();
+    server.run(&["pub", "vol", "x"]).ok();
+    for durability in ["written", "flushed"] {
+        let ran = server.run(&["pub", "vol", "x", "--durability", durability]);
+        ran.exits(5).says("the topic is in memory only");
+    }
+}

@@ -11,12 +11,18 @@ use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::batch::{BATCH_COUNT_MAX, put_varint};
 use gapless_core::{Accepted, Position, RejectReason, Seq, Timestamp};
 
+use crate::frame::FrameLimit;
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::verbs::publish::COMMIT_PARTS_MAX;
 use crate::wire::{List, Reader, at_most, ensure, exists, put_bytes};
 
 /// Longest detail of a rejection that a later version may send, in bytes.
 pub const DETAIL_BYTES_MAX: usize = 255;
+
+/// Most bytes of an accepted part without its list.
+const PART_BYTES_MAX: usize = 64;
+/// Most bytes of one item of that list: an index below [`BATCH_COUNT_MAX`] and a seq.
+const KNOWN_BYTES_MAX: usize = 3 + 8;
 
 const ACKS: List = List { field: "acks", item_bytes_min: 4, count_max: COMMIT_PARTS_MAX };
 const KNOWN: List = List { field: "known", item_bytes_min: 9, count_max: BATCH_COUNT_MAX as usize };
@@ -26,6 +32,24 @@ const KNOWN: List = List { field: "known", item_bytes_min: 9, count_max: BATCH_C
 pub struct PublishAck {
     /// One for each part; a single rejection stands for all of them.
     pub parts: Vec<PartAck>,
+}
+
+impl PublishAck {
+    /// As it is if it fits into a frame; else without the lists that do not fit.
+    #[must_use]
+    pub fn within(mut self, limit: FrameLimit) -> Self {
+        let fixed = self.parts.len() * PART_BYTES_MAX;
+        let mut room = limit.payload_bytes("").saturating_sub(fixed);
+        for part in &mut self.parts {
+            let PartAck::Accepted(PartAccepted { known, .. }) = part else { continue };
+            let Known::These(list) = known else { continue };
+            match room.checked_sub(list.len() * KNOWN_BYTES_MAX) {
+                Some(left) => room = left,
+                None => *known = Known::Some,
+            }
+        }
+        self
+    }
 }
 
 /// What became of one part.
@@ -64,7 +88,7 @@ pub enum Known {
     /// These, by ascending index in the part, with the seq each has had since then. The others
     /// have the seqs from first to last, in their order.
     These(Vec<(u32, Seq)>),
-    /// Some, but the server cannot say which.
+    /// Some, but the list of them does not fit into the frame.
     Some,
 }
 

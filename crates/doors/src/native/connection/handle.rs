@@ -12,6 +12,10 @@ use super::{Connection, Stage};
 use crate::answers::topic_error;
 use crate::native::requests::client_list;
 
+/// Said to a client that wants to prove who it is: a token that is ignored would be trusted.
+const NO_TOKENS: &str = "this server checks no tokens yet, so it accepts none: connect without \
+                         one, and let only trusted clients reach the server";
+
 impl Connection {
     pub(super) fn handle(&mut self, frame: Frame) {
         let ids = Ids::answer_to(&frame);
@@ -133,6 +137,9 @@ impl Connection {
             let why = format!("this server speaks version {VERSION}");
             return self.end_with(ErrorCode::VersionMismatch, why, ids);
         };
+        if hello.token.is_some() {
+            return self.end_with(ErrorCode::NotAuthenticated, NO_TOKENS, ids);
+        }
         self.features = hello.features.common(Features::GROUPS);
         let options = &self.shared.options;
         let mut name = self.session.name.lock().unwrap_or_else(PoisonError::into_inner);

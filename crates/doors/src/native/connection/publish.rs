@@ -9,7 +9,7 @@ use bytes::Buf;
 use gapless_broker::{Atomic, Broker, CreatingTopic, Publishing};
 use gapless_core::{PubSubError, PublishAck, RejectReason};
 use gapless_protocol::{
-    Commit, Frame, GroupStep, Ids, Publish, PublishAck as AckVerb, PublishRun, Verb,
+    Commit, Frame, FrameLimit, GroupStep, Ids, Publish, PublishAck as AckVerb, PublishRun, Verb,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -44,13 +44,21 @@ pub(super) struct Stalled {
 
 impl Owed {
     /// Puts the answers, once they are known.
-    fn poll(&mut self, context: &mut Context<'_>, put: &mut dyn FnMut(Verb, Ids)) -> Poll<()> {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        limit: FrameLimit,
+        put: &mut dyn FnMut(Verb, Ids),
+    ) -> Poll<()> {
         match &mut self.due {
             Due::Publishing(publishing, counts) => {
                 let acks = ready!(publishing.poll_all(context));
-                let ack = |(ack, count): (&PublishAck, &u32)| part_ack(ack, *count);
                 let answer = acks.map(|acks| {
-                    AckVerb { parts: acks.iter().zip(counts.iter()).map(ack).collect() }.into()
+                    let parts = acks.iter().zip(counts.iter()).enumerate();
+                    let part = |(at, (ack, count)): (usize, (&PublishAck, &u32))| {
+                        part_ack(ack, *count, publishing.known(at))
+                    };
+                    AckVerb { parts: parts.map(part).collect() }.within(limit).into()
                 });
                 put_ack(answer, self.ids, put);
             }
@@ -59,7 +67,7 @@ impl Owed {
                 for (index, &msg_id) in msg_ids.iter().enumerate() {
                     let ids = Ids { msg_id: [0; 16], corr_id: msg_id };
                     let answer = acks.as_ref().map_err(Clone::clone);
-                    let ack = |acks: &Vec<PublishAck>| vec![part_ack(&acks[index], 1)];
+                    let ack = |acks: &Vec<PublishAck>| vec![part_ack(&acks[index], 1, &[])];
                     put_ack(answer.map(|acks| AckVerb { parts: ack(acks) }.into()), ids, put);
                 }
             }
@@ -118,7 +126,7 @@ impl Connection {
                 Some(message) => broker.publish(&publish.topic, &message, &publish.options),
                 None => {
                     let rejected = PublishAck::Rejected(RejectReason::InvalidPayload);
-                    let parts = vec![part_ack(&rejected, count)];
+                    let parts = vec![part_ack(&rejected, count, &[])];
                     return self.ack(AckVerb { parts }, ids);
                 }
             },
@@ -216,7 +224,7 @@ impl Connection {
         while let Some(owed) = self.publishes.front_mut() {
             let (output, limit) = (&mut self.output, self.limit);
             let mut put = |verb: Verb, ids| put_with(output, &verb, ids, limit);
-            if owed.poll(context, &mut put).is_pending() {
+            if owed.poll(context, limit, &mut put).is_pending() {
                 break;
             }
             let bytes = owed.bytes;
