@@ -55,11 +55,30 @@ number! {
     TopicId
 }
 
-/// The random id of a store, part of every cursor token.
+/// The random id of a store and of one of its openings, part of every cursor token.
 ///
-/// A cursor of another store, or of one restored from a copy, is noticed by it.
+/// A cursor of another store, or of a history that a restored copy lacks, is noticed by it
+/// ([`crate::openings`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The half that names the store, the same for ever.
+    pub fn store(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The half that names the opening of the store.
+    pub fn opening(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The same store at another opening.
+    #[must_use]
+    pub fn at_opening(self, opening: u32) -> Self {
+        Self(u64::from(self.store()) << 32 | u64::from(opening))
+    }
+}
 
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

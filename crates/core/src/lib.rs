@@ -26,6 +26,7 @@ pub mod link;
 pub mod local;
 pub mod message;
 pub mod name;
+pub mod openings;
 pub mod options;
 pub mod pattern;
 pub mod ranges;

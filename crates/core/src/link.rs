@@ -577,7 +577,7 @@ impl Link {
         self.retries.succeeded();
         let before = self.epoch.replace(epoch);
         effects.push(Effect::Online { resumed: before.is_some() });
-        if let Some(from) = before.filter(|before| *before != epoch) {
+        if let Some(from) = before.filter(|before| before.store() != epoch.store()) {
             effects.push(Effect::StoreChanged { from, to: epoch });
         }
         for (id, subscription) in &mut self.subscriptions {
