@@ -22,6 +22,7 @@ pub mod entry;
 pub mod gap;
 pub mod group;
 pub mod id;
+pub mod job;
 pub mod link;
 pub mod local;
 pub mod message;

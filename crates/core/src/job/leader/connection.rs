@@ -1,0 +1,140 @@
+//! Connections of clients and workers, and credit.
+
+use super::*;
+
+impl Leader {
+    pub(super) fn client_no(&mut self, name: &Arc<str>) -> ClientNo {
+        if let Some(no) = self.client_names.get(name) {
+            return *no;
+        }
+        self.next_no += 1;
+        let no = self.next_no;
+        let client = Client {
+            name: Arc::clone(name),
+            cap: self.limits.cap,
+            in_flight: 0,
+            open_jobs: 0,
+            sessions: BTreeSet::new(),
+        };
+        self.clients.insert(no, client);
+        self.client_names.insert(Arc::clone(name), no);
+        self.turn.add_client(no, 1);
+        no
+    }
+
+    pub(super) fn worker_no(&mut self, name: &Arc<str>) -> WorkerNo {
+        if let Some(no) = self.worker_names.get(name) {
+            return *no;
+        }
+        self.next_no += 1;
+        let no = self.next_no;
+        let worker = Worker {
+            name: Arc::clone(name),
+            session: None,
+            pattern: None,
+            credit: 0,
+            running: BTreeSet::new(),
+        };
+        self.workers.insert(no, worker);
+        self.worker_names.insert(Arc::clone(name), no);
+        self.turn.add_worker(no);
+        no
+    }
+
+    pub(super) fn client_came(&mut self, session: Session, name: &Arc<str>, cap: u32, weight: u32) {
+        if self.sessions.contains_key(&session) {
+            self.gone(session);
+        }
+        let no = self.client_no(name);
+        self.turn.add_client(no, weight);
+        self.sessions.insert(session, Role::Client(no));
+        let client = self.clients.get_mut(&no).expect("it was just made");
+        client.sessions.insert(session);
+        client.cap = cap;
+        self.turn.set_below_cap(no, client.in_flight < client.cap);
+    }
+
+    /// A worker that is back goes on with the attempts it names. Those it does not name are
+    /// lost: it has swept away what was left of them.
+    pub(super) fn worker_came(
+        &mut self,
+        now: Timestamp,
+        (session, name, pattern): (Session, &Arc<str>, Pattern),
+        running: &[Token],
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.sessions.contains_key(&session) {
+            self.gone(session);
+        }
+        if let Some(before) = self.worker_names.get(name).and_then(|no| self.workers[no].session) {
+            effects.push(Effect::Close { session: before, why: Closing::Replaced });
+            self.gone(before);
+        }
+        let no = self.worker_no(name);
+        self.sessions.insert(session, Role::Worker(no));
+        let execs: Vec<ExecNo> =
+            self.turn.execs().filter(|(_, exec)| runs(&pattern, exec)).map(|(no, _)| no).collect();
+        // It may have come back with another pattern.
+        self.turn.forget_worker(no);
+        self.turn.add_worker(no);
+        execs.into_iter().for_each(|exec| self.turn.runs(no, exec));
+        let worker = self.workers.get_mut(&no).expect("it was just made");
+        worker.session = Some(session);
+        worker.pattern = Some(pattern);
+        for job in worker.running.clone() {
+            let attempt = self.jobs[&job].attempt;
+            if !running.contains(&Token { job, attempt }) {
+                self.lost(now, job, effects);
+            }
+        }
+        running.iter().for_each(|token| self.renew(now, session, *token, effects));
+    }
+
+    pub(super) fn gone(&mut self, session: Session) {
+        match self.sessions.remove(&session) {
+            Some(Role::Client(no)) => {
+                self.clients.get_mut(&no).expect("a session's client").sessions.remove(&session);
+                self.forget_idle_client(no);
+            }
+            Some(Role::Worker(no)) => {
+                let worker = self.workers.get_mut(&no).expect("a session's worker");
+                worker.session = None;
+                worker.credit = 0;
+                self.turn.set_free(no, false);
+                self.forget_idle_worker(no);
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn forget_idle_client(&mut self, no: ClientNo) {
+        let client = &self.clients[&no];
+        if client.sessions.is_empty() && client.open_jobs == 0 {
+            self.client_names.remove(&client.name);
+            self.clients.remove(&no);
+            self.turn.forget_client(no);
+        }
+    }
+
+    pub(super) fn forget_idle_worker(&mut self, no: WorkerNo) {
+        let worker = &self.workers[&no];
+        if worker.session.is_none() && worker.running.is_empty() {
+            self.worker_names.remove(&worker.name);
+            self.workers.remove(&no);
+            self.turn.forget_worker(no);
+        }
+    }
+
+    pub(super) fn credit(&mut self, session: Session, more: i32, effects: &mut Vec<Effect>) {
+        let Some(Role::Worker(no)) = self.sessions.get(&session).copied() else { return };
+        let worker = self.workers.get_mut(&no).expect("a session's worker");
+        let more = u32::try_from(more).ok().filter(|more| *more > 0);
+        match more.map(|more| worker.credit.saturating_add(more)) {
+            Some(credit) if credit <= CREDIT_MAX => {
+                worker.credit = credit;
+                self.turn.set_free(no, true);
+            }
+            _ => effects.push(Effect::Close { session, why: Closing::BadCredit }),
+        }
+    }
+}
