@@ -9,13 +9,16 @@ use gapless_core::topic::Input;
 use gapless_core::{
     Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, TopicName, TopicSettings,
 };
-use gapless_journal::{BeginError, Failure, Ticket};
+use gapless_journal::{Append, BeginError, Failure, Ticket};
 
-use crate::broker::{Broker, Inner};
-use crate::cell::{Cell, lock};
+use crate::broker::{Broker, Inner, Owner};
+use crate::cell::{Cell, CellState, lock};
 use crate::delayed::delayed_name;
 use crate::error::TopicError;
 use crate::recover::{is_kept, put_named};
+
+/// Bytes of the entries that delete a topic, or a group with its topic of dead letters.
+pub(crate) const DELETION_BYTES_MAX: usize = 256;
 
 /// A topic as seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +54,7 @@ pub struct TopicPlace {
 /// A topic that is made and not flushed yet: await it, or block on it.
 #[must_use = "only when it is done does the topic survive power loss"]
 pub struct CreatingTopic {
-    inner: Arc<Inner>,
+    inner: Arc<Owner>,
     cell: Arc<Cell>,
     ticket: Option<Ticket>,
 }
@@ -223,39 +226,44 @@ impl Broker {
 impl Inner {
     /// Removes a topic with all its messages.
     pub(crate) fn delete_cell(&self, cell: &Arc<Cell>) -> Result<(), TopicError> {
-        let inner = self;
-        let name = &cell.name;
-        let one_at_a_time = lock(&inner.admin);
-        if cell.lock().deleted {
-            return Err(TopicError::Unknown(name.clone()));
-        }
+        let one_at_a_time = lock(&self.admin);
         let ticket = {
             let mut state = cell.lock();
-            let ticket = if state.is_durable() {
-                let mut append = inner.journal.begin(128).map_err(begin_error)?;
-                let time = append.time(inner.clock.now());
-                let header = EntryHeader {
-                    topic: cell.id,
-                    time,
-                    ..EntryHeader::new(EntryKind::TopicDelete)
-                };
-                state.as_of = append.entry(header, &[]);
-                Some(append.finish(Durability::Flushed, Durability::Flushed))
-            } else {
-                None
-            };
-            state.deleted = true;
-            ticket
+            if state.deleted {
+                return Err(TopicError::Unknown(cell.name.clone()));
+            }
+            let mut append = self.journal.begin(DELETION_BYTES_MAX).map_err(begin_error)?;
+            self.put_deletion(cell, &mut state, &mut append);
+            append.finish(Durability::Flushed, Durability::Flushed)
         };
-        inner.topics.remove(cell);
+        self.forget(cell);
+        drop(one_at_a_time);
+        confirmed(Some(ticket))?;
+        self.deleted(cell);
+        Ok(())
+    }
+
+    /// Puts the deletion of a topic into an append.
+    pub(crate) fn put_deletion(&self, cell: &Cell, state: &mut CellState, append: &mut Append<'_>) {
+        let time = append.time(self.clock.now());
+        let header =
+            EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicDelete) };
+        state.as_of = append.entry(header, &[]);
+        state.deleted = true;
+    }
+
+    /// Nobody finds a deleted topic any more, and those who wait for it wake up.
+    pub(crate) fn forget(&self, cell: &Cell) {
+        self.topics.remove(cell);
         let wakers = cell.lock().wake_all();
         wakers.into_iter().for_each(std::task::Waker::wake);
-        drop(one_at_a_time);
-        confirmed(ticket)?;
-        inner.metrics.topics.set(inner.topics.len() as f64);
-        inner.emit("topic.deleted", &[("topic", name.as_str().into())]);
-        inner.journal.note_dead();
-        Ok(())
+    }
+
+    /// The deletion of a topic is flushed.
+    pub(crate) fn deleted(&self, cell: &Cell) {
+        self.metrics.topics.set(self.topics.len() as f64);
+        self.emit("topic.deleted", &[("topic", cell.name.as_str().into())]);
+        self.journal.note_dead();
     }
 
     pub(crate) fn describe(&self, cell: &Cell) -> TopicInfo {
@@ -289,6 +297,15 @@ impl Inner {
             return Err(PubSubError::Stopped.into());
         }
         let _one_at_a_time = lock(&self.admin);
+        self.begin_topic_alone(name, settings)
+    }
+
+    /// As [`Inner::begin_topic`], for one who holds the `admin` lock.
+    pub(crate) fn begin_topic_alone(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<(Arc<Cell>, Option<Ticket>), TopicError> {
         if let Some(cell) = self.topics.find(name) {
             let equal = *cell.lock().settings == settings;
             return if equal { Ok((cell, None)) } else { Err(TopicError::Exists(name.clone())) };
@@ -304,8 +321,10 @@ impl Inner {
             cell.lock().hold_delayed();
         }
         let cell = Arc::new(cell);
+        let registering = lock(&self.registering);
         let ticket = self.write_settings(&cell, settings)?;
         self.topics.insert(Arc::clone(&cell));
+        drop(registering);
         self.metrics.topics.set(self.topics.len() as f64);
         self.emit("topic.created", &[("topic", name.as_str().into())]);
         Ok((cell, ticket))

@@ -1,9 +1,10 @@
 //! The broker: the one way in, for programs that embed it and for every door.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use gapless_core::{Epoch, Position, SystemDefaults, Timestamp, TopicName};
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
-use gapless_journal::{Journal, JournalOptions, JournalStats, OpenError, Opened, Parts};
+use gapless_journal::{Journal, JournalOptions, JournalStats, Opened, Parts};
 
 use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch};
@@ -81,15 +82,34 @@ pub enum BrokerState {
     Error,
 }
 
-/// The handle. Clones share the broker; the last one to go closes it without a flush of
-/// what was only written, so use [`Broker::close`].
+/// The handle. Clones share the broker, and so do subscriptions and members; the last one to
+/// go closes it without a flush of what was only written, so use [`Broker::close`]. When that
+/// drop returns the folder is free.
 #[derive(Clone)]
 pub struct Broker {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Owner>,
+}
+
+/// What all handles share. Threads of the broker have the [`Inner`] only, so the last handle
+/// to go is known: it waits for them before it lets go of the store.
+pub(crate) struct Owner(Arc<Inner>);
+
+impl Deref for Owner {
+    type Target = Arc<Inner>;
+
+    fn deref(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.keeper.stop();
+        self.journal.stop();
+    }
 }
 
 pub(crate) struct Inner {
-    pub(crate) me: Weak<Inner>,
     pub(crate) journal: Journal,
     pub(crate) topics: Topics,
     pub(crate) groups: Groups,
@@ -108,6 +128,9 @@ pub(crate) struct Inner {
     recovering: AtomicIsize,
     /// Topics are made and deleted one at a time.
     pub(crate) admin: Mutex<()>,
+    /// Held from the entry that creates a topic or group until it is in its map: a checkpoint
+    /// lists the maps under it, so that it misses none whose creation the log forgets.
+    pub(crate) registering: Mutex<()>,
     /// The journal is kept by one at a time, the keeper or whoever cannot wait for it.
     pub(crate) keeping: Mutex<()>,
     closed: AtomicBool,
@@ -140,10 +163,6 @@ impl Broker {
     pub fn open_on(parts: Parts, options: BrokerOptions) -> Result<Self, BrokerOpenError> {
         let mut recovering = Recovering::default();
         let (journal, opened) = Journal::open(parts, options.journal, &mut recovering)?;
-        recovering.check().map_err(|why| {
-            let position = journal.next_position();
-            BrokerOpenError::Journal(OpenError::BadState { position, why })
-        })?;
         let Recovering { topics, groups, cells, .. } = recovering;
         let now = options.clock.now();
         for cell in topics.all() {
@@ -159,8 +178,7 @@ impl Broker {
                 groups.note(now, group.id);
             }
         }
-        let inner = Arc::new_cyclic(|me| Inner {
-            me: Weak::clone(me),
+        let inner = Arc::new(Inner {
             journal,
             topics,
             groups,
@@ -177,6 +195,7 @@ impl Broker {
             gone: Gone::default(),
             recovering: AtomicIsize::new(0),
             admin: Mutex::new(()),
+            registering: Mutex::new(()),
             keeping: Mutex::new(()),
             closed: AtomicBool::new(false),
             failure_told: AtomicBool::new(false),
@@ -188,7 +207,7 @@ impl Broker {
         if options.threads {
             inner.keeper.start(&inner).map_err(BrokerOpenError::Thread)?;
         }
-        Ok(Self { inner })
+        Ok(Self { inner: Arc::new(Owner(inner)) })
     }
 
     /// What opening found: torn ends, indexes made anew, positions skipped.
@@ -240,7 +259,7 @@ impl Broker {
     /// Says what could not be done; nothing is lost by it.
     pub fn seal(&self) -> Result<(), CloseError> {
         let _one_at_a_time = lock(&self.inner.keeping);
-        self.inner.journal.seal(&*self.inner, self.inner.clock.now())?;
+        self.inner.journal.seal(&***self.inner, self.inner.clock.now())?;
         Ok(())
     }
 
@@ -251,7 +270,7 @@ impl Broker {
     /// Says what could not be done; nothing is lost by it.
     pub fn compact(&self) -> Result<(), CloseError> {
         let _one_at_a_time = lock(&self.inner.keeping);
-        self.inner.journal.compact(&*self.inner, self.inner.clock.now())?;
+        self.inner.journal.compact(&***self.inner, self.inner.clock.now())?;
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use crate::delayed::{NOT_WAITING, due_of};
 use crate::error::refused;
 use crate::group::GroupState;
 use crate::offer::{Acks, Numbers, offer};
-use crate::publish::{Atomic, GroupPart, Publishing};
+use crate::publish::{Atomic, GroupPart, Publishing, Timing};
 
 /// One publish in this many is timed for `gapless_ack_seconds`: reading the clock for each
 /// would cost more than it tells.
@@ -148,7 +148,11 @@ impl Inner {
         if self.journal.wants_keeping() {
             self.keeper.wake();
         }
-        publishing.timing = began.and_then(|began| Some((self.me.upgrade()?, began)));
+        publishing.timing = began.map(|began| Timing {
+            clock: Arc::clone(&self.clock),
+            seconds: self.metrics.ack_seconds.clone(),
+            began,
+        });
         publishing
     }
 

@@ -18,7 +18,7 @@ use gapless_core::{
 };
 
 use crate::broker::{Broker, Inner};
-use crate::cell::Cell;
+use crate::cell::{Cell, lock};
 use crate::commit::Prepared;
 use crate::delivery::Delivered;
 use crate::error::GroupError;
@@ -65,15 +65,22 @@ pub(crate) struct Redriving {
     from: Seq,
 }
 
-/// Letters that are on their way back.
-struct Moved {
-    count: usize,
-    /// The last of them.
-    last: Seq,
-    committing: Committing,
+/// What became of driving some letters again.
+enum Moved {
+    /// None is left.
+    Nothing,
+    /// Letters are on their way back.
+    Some {
+        count: usize,
+        /// The last of them.
+        last: Seq,
+        committing: Committing,
+    },
+    /// Somebody else ended one of them first, so nothing happened.
+    Overtaken,
 }
 
-/// A change that counts already, and is on its way to the disk.
+/// A change that counts already, and is on its way to the disk if that takes time.
 struct Committing(Option<Publishing>);
 
 impl Committing {
@@ -160,11 +167,18 @@ impl Broker {
         }
         let mut moved = 0;
         loop {
-            let some = inner.redrive_some(&group, which, AT_ONCE)?;
-            some.committing.wait()?;
-            moved += some.count as u64;
-            if some.count < AT_ONCE {
-                return Ok(Redriven { moved, goes_on: false });
+            match inner.redrive_some(&group, which, AT_ONCE)? {
+                Moved::Nothing => return Ok(Redriven { moved, goes_on: false }),
+                Moved::Some { count, committing, .. } => {
+                    committing.wait()?;
+                    moved += count as u64;
+                    // Those that die again meanwhile are not meant.
+                    if count < AT_ONCE {
+                        return Ok(Redriven { moved, goes_on: false });
+                    }
+                }
+                // Somebody else ended some of them: those that are left are looked for again.
+                Moved::Overtaken => {}
             }
         }
     }
@@ -185,8 +199,10 @@ impl Broker {
             if letters.is_empty() {
                 return Ok(removed);
             }
-            self.inner.end_letters(&group, &letters, Vec::new())?.wait()?;
-            removed += letters.len() as u64;
+            if let Some(committing) = self.inner.end_letters(&group, &letters, Vec::new())? {
+                committing.wait()?;
+                removed += letters.len() as u64;
+            }
         }
     }
 }
@@ -199,7 +215,11 @@ impl Inner {
             if dying.is_empty() {
                 return;
             }
-            if let Err(error) = self.bury(group, &dying) {
+            let buried = self.bury(group, &dying);
+            if let Err(GroupError::Unknown(_)) = buried {
+                return;
+            }
+            if let Err(error) = buried {
                 tracing::warn!(group = group.name.as_str(), %error, "burying must wait");
                 self.groups.note(now.after(self.limits.keep_interval), group.id);
                 return;
@@ -209,7 +229,12 @@ impl Inner {
 
     fn bury(&self, group: &Arc<GroupCell>, dying: &[Dying]) -> Result<(), GroupError> {
         // Nothing here is waited for: while the disk is full, whoever buries makes room too.
-        let (letters, _) = self.begin_topic(&dead_name(&group.name), TopicSettings::default())?;
+        let letters = {
+            let _one_at_a_time = lock(&self.admin);
+            // Deleted, it has no dead letters: the topic may be that of its successor.
+            drop(group.existing()?);
+            self.begin_topic_alone(&dead_name(&group.name), TopicSettings::default())?.0
+        };
         let mut records = RecordsBuilder::default();
         let mut ends = Vec::new();
         'all: for each in dying {
@@ -240,7 +265,10 @@ impl Inner {
             0 => Vec::new(),
             _ => vec![Prepared::new(letters, records.finish(), None)],
         };
-        self.commit_group(group, parts, GroupPart::Buried(ends))?;
+        if self.commit_group(group, parts, GroupPart::Buried(ends))?.is_none() {
+            // Somebody else buried them, or the group was reset: what is left is looked at.
+            return Ok(());
+        }
         self.journal.flush();
         let mut state = group.lock();
         state.totals.buried += u64::from(count);
@@ -252,22 +280,24 @@ impl Inner {
     }
 
     /// Commits messages together with a change of a group, without waiting for the disk. What
-    /// the change was about may be over already; then nothing happens.
+    /// the change was about may be over already: then nothing happens and there is `None`.
     fn commit_group(
         &self,
         group: &Arc<GroupCell>,
         mut parts: Vec<Prepared>,
         part: GroupPart,
-    ) -> Result<Committing, GroupError> {
+    ) -> Result<Option<Committing>, GroupError> {
         let atomic = Atomic { groups: vec![(Arc::clone(group), part)], ..Atomic::default() };
         let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
         let mut publishing = self.commit(&mut parts, &atomic, &options);
         match Pin::new(&mut publishing).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => Ok(Committing(Some(publishing))),
-            Poll::Ready(Ok(PublishAck::Rejected(reason))) if reason != RejectReason::LeaseLost => {
-                Err(GroupError::Rejected(reason))
+            Poll::Pending => Ok(Some(Committing(Some(publishing)))),
+            Poll::Ready(Ok(PublishAck::Rejected(RejectReason::LeaseLost))) => {
+                drop(group.existing()?);
+                Ok(None)
             }
-            Poll::Ready(done) => Ok(done.map(|_| Committing(None))?),
+            Poll::Ready(Ok(PublishAck::Rejected(reason))) => Err(GroupError::Rejected(reason)),
+            Poll::Ready(done) => Ok(done.map(|_| Some(Committing(None)))?),
         }
     }
 
@@ -328,26 +358,30 @@ impl Inner {
             Prepared::new(cell, records.finish(), None)
         };
         if letters.is_empty() {
-            return Ok(Moved { count: 0, last: Seq(0), committing: Committing(None) });
+            return Ok(Moved::Nothing);
         }
         let parts = by_topic.into_iter().map(part).collect();
-        let committing = self.end_letters(group, &letters, parts)?;
+        let Some(committing) = self.end_letters(group, &letters, parts)? else {
+            return Ok(Moved::Overtaken);
+        };
         let fields =
             [("group", group.name.as_str().into()), ("count", (letters.len() as u64).into())];
         self.emit("group.redriven", &fields);
         let last = letters.last().map(|letter| letter.seq).unwrap_or_default();
-        Ok(Moved { count: letters.len(), last, committing })
+        Ok(Moved::Some { count: letters.len(), last, committing })
     }
 
     /// Ends letters together with what is published instead, and lets their topic forget.
+    /// `None` when one of them had ended: then nothing happens.
     fn end_letters(
         &self,
         group: &Arc<GroupCell>,
         letters: &[DeadLetter],
         parts: Vec<Prepared>,
-    ) -> Result<Committing, GroupError> {
+    ) -> Result<Option<Committing>, GroupError> {
         let ended = letters.iter().map(|letter| (letter.seq, letter.seq)).collect();
-        let committing = self.commit_group(group, parts, GroupPart::LettersEnded(ended))?;
+        let part = GroupPart::LettersEnded(ended);
+        let Some(committing) = self.commit_group(group, parts, part)? else { return Ok(None) };
         if let Some(cell) = self.topics.find(&dead_name(&group.name)) {
             let first = cell.lock().first();
             let ended = group.lock().machine.letters_ended().next_from(first.0);
@@ -358,7 +392,7 @@ impl Inner {
                 self.trim(&cell, Seq(to).next(), gapless_core::GapReason::Purge, now)?;
             }
         }
-        Ok(committing)
+        Ok(Some(committing))
     }
 
     /// Carries on what was asked for at a rate.
@@ -382,11 +416,12 @@ impl Inner {
         let done = self.redrive_some(group, &which, count);
         let mut state = group.lock();
         let why = match done {
-            Ok(Moved { count: 0, .. }) => None,
-            Ok(moved) => {
-                state.redriving.from = moved.last.next();
+            Ok(Moved::Nothing) => None,
+            Ok(Moved::Some { last, .. }) => {
+                state.redriving.from = last.next();
                 return;
             }
+            Ok(Moved::Overtaken) | Err(GroupError::Unknown(_)) => return,
             // What the world may mend is tried again.
             Err(
                 error @ (GroupError::System(_)

@@ -26,7 +26,7 @@ use crate::broker::Inner;
 use crate::cell::lock;
 use crate::dead_letters::Redriving;
 use crate::delivery::{Delivery, GapNotice};
-use crate::error::FollowError;
+use crate::error::{FollowError, GroupError};
 use crate::read_ahead::{KeyHash, ReadAhead};
 use crate::subscription::{Follower, From, Shared};
 
@@ -116,6 +116,12 @@ impl GroupCell {
         lock(&self.state)
     }
 
+    /// Locks a group for a caller that must be told when it was deleted meanwhile.
+    pub(crate) fn existing(&self) -> Result<MutexGuard<'_, GroupState>, GroupError> {
+        let state = self.lock();
+        if state.deleted { Err(GroupError::Unknown(self.name.clone())) } else { Ok(state) }
+    }
+
     /// Wakes the member that has waited longest.
     pub(crate) fn wake_one(&self) {
         let woken = lock(&self.waiting).pop_front();
@@ -195,7 +201,9 @@ impl Inner {
         Ok(stepped)
     }
 
-    /// Lets the machine take a step and puts its changes into an append.
+    /// Lets the machine take a step and puts its changes into an append. This is the only place
+    /// that appends a group's changes after its creation, so here, under the group's lock, is
+    /// where a deleted group stays silent: a change behind its deletion would belong to nothing.
     pub(crate) fn group_put(
         &self,
         group: &GroupCell,
@@ -203,6 +211,9 @@ impl Inner {
         input: Input<'_>,
         append: &mut Append<'_>,
     ) -> Stepped {
+        if state.deleted {
+            return Stepped::default();
+        }
         let wanted_more = state.machine.wants_more();
         let now = self.clock.now();
         let mut effects = Vec::new();

@@ -11,7 +11,7 @@ use gapless_core::{
     Pattern, Position, PubSubError, TopicName,
 };
 
-use crate::admin::{begin_error, confirmed};
+use crate::admin::{DELETION_BYTES_MAX, begin_error, confirmed};
 use crate::broker::{Broker, Inner};
 use crate::cell::lock;
 use crate::dead_letters::{PREFIX, dead_name};
@@ -71,6 +71,7 @@ impl Broker {
         writer.put(&op);
         let machine = Group::new(settings, floor, forgiven, id.0);
         let group = Arc::new(GroupCell::new(id, name.clone(), machine, Position(0)));
+        let registering = lock(&inner.registering);
         let ticket = {
             let mut state = group.lock();
             let mut append = inner.journal.begin(64 + writer.bytes().len()).map_err(begin_error)?;
@@ -80,7 +81,7 @@ impl Broker {
             append.finish(Durability::Flushed, Durability::Flushed)
         };
         inner.groups.insert(Arc::clone(&group));
-        drop(one_at_a_time);
+        drop((registering, one_at_a_time));
         confirmed(Some(ticket))?;
         inner.emit("group.created", &[("group", name.as_str().into())]);
         Ok(inner.group_info(&group))
@@ -115,15 +116,22 @@ impl Broker {
         let inner = &self.inner;
         let one_at_a_time = lock(&inner.admin);
         let group = inner.group(name)?;
+        let letters = inner.topics.find(&dead_name(name));
+        // Both in one append: dead letters that a crash left would go to the next group of
+        // this name.
         let ticket = {
             let mut state = group.lock();
             let mut writer = OpWriter::default();
             writer.put(&Op::Deleted);
-            let mut append = inner.journal.begin(128).map_err(begin_error)?;
+            let mut topic = letters.as_ref().map(|cell| (cell, cell.lock()));
+            let mut append = inner.journal.begin(DELETION_BYTES_MAX).map_err(begin_error)?;
             let time = append.time(inner.clock.now());
             let header =
                 EntryHeader { topic: group.id, time, ..EntryHeader::new(EntryKind::Group) };
             state.as_of = append.entry(header, writer.bytes());
+            if let Some((cell, topic)) = &mut topic {
+                inner.put_deletion(cell, topic, &mut append);
+            }
             state.deleted = true;
             inner.leave_source(&mut state);
             state.ahead.clear();
@@ -131,11 +139,14 @@ impl Broker {
             append.finish(Durability::Flushed, Durability::Flushed)
         };
         inner.groups.remove(&group);
+        if let Some(letters) = &letters {
+            inner.forget(letters);
+        }
         group.wake_all();
         drop(one_at_a_time);
         confirmed(Some(ticket))?;
-        if let Some(letters) = inner.topics.find(&dead_name(name)) {
-            inner.delete_cell(&letters)?;
+        if let Some(letters) = &letters {
+            inner.deleted(letters);
         }
         inner.emit("group.deleted", &[("group", name.as_str().into())]);
         Ok(())
@@ -197,7 +208,7 @@ impl Broker {
         let settings = group.lock().machine.settings().clone();
         let (floor, forgiven) = inner.place_of_start(&settings, to)?;
         let ticket = {
-            let mut state = group.lock();
+            let mut state = group.existing()?;
             let members = state.members.len();
             if members > 0 && !force {
                 return Err(GroupError::Active { group: name.clone(), members });
@@ -227,7 +238,7 @@ impl Broker {
         }
         let group = inner.group(name)?;
         let id = {
-            let mut state = group.lock();
+            let mut state = group.existing()?;
             let max = inner.limits.members_max;
             if state.members.len() >= max {
                 return Err(GroupError::TooMany { what: "members", max });
@@ -272,10 +283,7 @@ impl Inner {
         input: Input<'_>,
     ) -> Result<(), GroupError> {
         let ticket = {
-            let mut state = group.lock();
-            if state.deleted {
-                return Err(GroupError::Unknown(group.name.clone()));
-            }
+            let mut state = group.existing()?;
             // Whatever the group's own durability is: a person was told.
             let wish = match &input {
                 Input::Redrive(Some(redrive)) => redrive.which.bytes(),

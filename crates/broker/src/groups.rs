@@ -73,7 +73,9 @@ impl Groups {
     pub(crate) fn remove(&self, group: &GroupCell) {
         self.write(|maps| {
             maps.by_id.remove(&group.id);
-            maps.by_name.remove(&group.name);
+            if maps.by_name.get(&group.name).is_some_and(|each| each.id == group.id) {
+                maps.by_name.remove(&group.name);
+            }
         });
     }
 

@@ -25,16 +25,14 @@ struct Signal {
 
 impl Keeper {
     pub(crate) fn start(&self, inner: &Arc<Inner>) -> std::io::Result<()> {
-        let (signal, inner) = (Arc::clone(&self.signal), Arc::downgrade(inner));
+        // Until the last handle stops it, see `Owner`.
+        let (signal, inner) = (Arc::clone(&self.signal), Arc::clone(inner));
         let serve = move || {
             yield_to_others();
             loop {
-                // Only borrowed for the turn, so that the last handle to go ends the broker.
-                let Some(inner) = inner.upgrade() else { return };
                 inner.keeper.asked.store(false, Ordering::Release);
                 inner.keep();
                 let wait = inner.keeper_wait(inner.clock.now());
-                drop(inner);
                 let state = lock(&signal.state);
                 let idle = |state: &mut (bool, bool)| !state.0 && !state.1;
                 let waited = signal.changed.wait_timeout_while(state, wait, idle);
@@ -67,12 +65,6 @@ impl Keeper {
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!("the keeper's thread panicked");
         }
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

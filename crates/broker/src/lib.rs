@@ -78,6 +78,7 @@ pub use group_info::{GroupDoing, GroupInfo, MemberInfo};
 pub use limits::Limits;
 pub use member::{AckOutcome, Acking, Extended, Handed, Leased, Member, MemberHandle};
 pub use publish::{Atomic, Publishing};
+pub use recover::rehearse;
 pub use subscription::{From, SubscriberInfo, SubscriberState, Subscription};
 
 pub use wait::block_on;

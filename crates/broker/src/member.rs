@@ -20,7 +20,7 @@ use gapless_core::{
 };
 use gapless_journal::{Pending, ReadError, Ticket};
 
-use crate::broker::Inner;
+use crate::broker::{Inner, Owner};
 use crate::cell::headers;
 use crate::delivery::{GapNotice, Messages};
 use crate::error::{FollowError, MemberError, unconfirmed};
@@ -164,7 +164,7 @@ impl Future for Acking {
 /// What a member says, from anywhere. Clones speak for the same member.
 #[derive(Clone)]
 pub struct MemberHandle {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Owner>,
     pub(crate) group: Arc<GroupCell>,
     pub(crate) id: MemberId,
 }
@@ -220,6 +220,10 @@ impl MemberHandle {
     pub fn extend(&self, leases: &[Lease]) -> Extended {
         let mut state = self.group.lock();
         let now = self.inner.clock.now();
+        if state.deleted {
+            let refused = leases.iter().map(Lease::count).sum();
+            return Extended { taken: 0, refused, deadline: now };
+        }
         let mut effects = Vec::new();
         state.machine.step(now, Input::Extend { member: self.id, leases }, &mut effects);
         self.inner.note_deadline(&self.group, &mut state);

@@ -18,8 +18,9 @@ use gapless_core::{
 };
 use gapless_journal::Ticket;
 
-use crate::broker::{Broker, Inner};
+use crate::broker::Broker;
 use crate::cell::Cell;
+use crate::clock::Clock;
 use crate::commit::Prepared;
 use crate::error::unconfirmed;
 use crate::group::GroupCell;
@@ -36,7 +37,14 @@ pub struct Publishing {
     pub(crate) known: Vec<(usize, Vec<(u32, Seq)>)>,
     pub(crate) result: Result<(), PubSubError>,
     pub(crate) ticket: Option<Ticket>,
-    pub(crate) timing: Option<(Arc<Inner>, Duration)>,
+    pub(crate) timing: Option<Timing>,
+}
+
+/// When a publish began, and where to tell how long it took.
+pub(crate) struct Timing {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) seconds: metrics::Histogram,
+    pub(crate) began: Duration,
 }
 
 impl Publishing {
@@ -134,9 +142,8 @@ impl Publishing {
                 }
             }
         }
-        if let Some((inner, began)) = self.timing.take() {
-            let took = inner.clock.monotonic().saturating_sub(began);
-            inner.metrics.ack_seconds.record(took.as_secs_f64());
+        if let Some(Timing { clock, seconds, began }) = self.timing.take() {
+            seconds.record(clock.monotonic().saturating_sub(began).as_secs_f64());
         }
         Ok(())
     }

@@ -3,6 +3,10 @@
 //! A checkpoint is taken while publishing goes on. Each item carries the position as of
 //! which it is true; replaying an entry changes a topic or a cell only if it came later.
 //! Batches go to the topic's tail in any case: what is in the log is in no segment.
+//!
+//! A topic or group that an entry names must be known: from an item, from its creation in the
+//! log, or because it was deleted. A deletion that the log itself holds explains entries on
+//! both sides of it; what nothing explains is refused, since something would be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,10 +20,11 @@ use gapless_core::{
     TopicName, TopicSettings,
 };
 use gapless_journal::blobs::BlobError;
-use gapless_journal::{ItemWriter, Lsn, Policy, Recover, State};
+use gapless_journal::layout::Folder;
+use gapless_journal::{ItemWriter, Lsn, OpenError, Policy, Recover, State};
 
 use crate::broker::Inner;
-use crate::cell::Cell;
+use crate::cell::{Cell, lock};
 use crate::delayed::{delayed_name, due_of};
 use crate::group::GroupCell;
 use crate::groups::Groups;
@@ -44,15 +49,20 @@ pub(crate) fn put_cell(cells: &mut Cells, name: Bytes, value: Option<Bytes>, as_
 
 impl State for Inner {
     fn checkpoint(&self, write: &mut ItemWriter<'_>) -> Result<(), BlobError> {
+        // What was created before the first frame that will be replayed is in these lists.
+        let listed = lock(&self.registering);
+        let (last_id, topics, groups) =
+            (self.topics.last_id(), self.topics.all(), self.groups.all());
+        drop(listed);
         let mut item = vec![ITEM_COUNTERS];
-        item.put_u64_le(self.topics.last_id().0);
+        item.put_u64_le(last_id.0);
         write(&item)?;
-        for cell in self.topics.all() {
+        for cell in topics {
             if let Some(item) = topic_item(&cell) {
                 write(&item)?;
             }
         }
-        for group in self.groups.all() {
+        for group in groups {
             let state = group.lock();
             if state.deleted {
                 continue;
@@ -166,20 +176,28 @@ pub(crate) struct Recovering {
     pub(crate) topics: Topics,
     pub(crate) cells: Cells,
     pub(crate) groups: Groups,
-    /// Topics that the log speaks of but that are in no item: they must have been deleted
-    /// while the checkpoint was taken, so the log must say so too.
+    /// Topics and groups that the log names but that are in no item: they must have been
+    /// deleted while the checkpoint was taken, so the log must hold their deletion too.
     unknown: BTreeSet<TopicId>,
+    /// Topics and groups whose deletion the log holds. Numbers are never given twice, so
+    /// whatever follows it belongs to nothing: earlier versions wrote such changes of groups.
+    deleted: BTreeSet<TopicId>,
+    /// The highest number that was given when the checkpoint was taken.
+    numbered: TopicId,
 }
 
 impl Recovering {
-    /// What is left to complain about at the end.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        match self.unknown.first() {
-            None => Ok(()),
-            Some(topic) => {
-                Err(format!("the log speaks of topic or group {topic}, which is not there"))
-            }
+    /// Notes that an entry names a topic or a group that is not there.
+    fn missing(&mut self, id: TopicId) {
+        if !self.deleted.contains(&id) {
+            self.unknown.insert(id);
         }
+    }
+
+    fn note_deleted(&mut self, id: TopicId) {
+        self.topics.note_id(id);
+        self.unknown.remove(&id);
+        self.deleted.insert(id);
     }
 
     fn restore_topic(&mut self, rest: &mut &[u8]) -> Result<(), String> {
@@ -226,6 +244,9 @@ impl Recovering {
         let body = entry.body();
         let (name, settings) = take_named(&mut &body[..])?;
         let id = entry.header.topic;
+        if self.deleted.contains(&id) {
+            return Ok(());
+        }
         let Some(cell) = self.topics.by_id(id) else {
             self.add_topic(id, name, settings).lock().as_of = entry.header.position;
             return Ok(());
@@ -245,7 +266,7 @@ impl Recovering {
     fn replay_batch(&mut self, lsn: Lsn, entry: Entry) -> Result<(), String> {
         let header = entry.header;
         let Some(cell) = self.topics.by_id(header.topic) else {
-            self.unknown.insert(header.topic);
+            self.missing(header.topic);
             return Ok(());
         };
         let bytes = entry.bytes.clone();
@@ -278,7 +299,7 @@ impl Recovering {
     fn replay_floor(&mut self, entry: &Entry) -> Result<(), String> {
         let header = entry.header;
         let Some(cell) = self.topics.by_id(header.topic) else {
-            self.unknown.insert(header.topic);
+            self.missing(header.topic);
             return Ok(());
         };
         let mut state = cell.lock();
@@ -294,8 +315,9 @@ impl Recovering {
         Ok(())
     }
 
-    /// Takes over changes of a group that were written down; those of a group that is not
-    /// there tell of its making, or it was deleted while the checkpoint was taken.
+    /// Takes over changes of a group that were written down. Those of a group that is not
+    /// there are its creation, or it was deleted: while the checkpoint was taken, or before it
+    /// by an earlier version, which let members write behind the deletion.
     fn replay_group(&mut self, id: TopicId, as_of: Position, bytes: &[u8]) -> Result<(), String> {
         self.topics.note_id(id);
         let mut group = self.groups.by_id(id);
@@ -315,14 +337,13 @@ impl Recovering {
                 (Some(there), Op::Deleted) => {
                     self.groups.remove(there);
                     group = None;
+                    self.note_deleted(id);
                 }
                 (Some(there), op) => there.lock().machine.replay(op),
-                (None, Op::Deleted) => {
-                    self.unknown.remove(&id);
-                }
-                (None, _) => {
-                    self.unknown.insert(id);
-                }
+                (None, Op::Deleted) => self.note_deleted(id),
+                // The checkpoint has all groups, so one that had a number then is gone.
+                (None, _) if id <= self.numbered => {}
+                (None, _) => self.missing(id),
             }
         }
         if let Some(group) = group {
@@ -352,7 +373,8 @@ impl Recover for Recovering {
         let mut rest = &item[..];
         match rest.try_get_u8().map_err(|_| short())? {
             ITEM_COUNTERS => {
-                self.topics.note_id(TopicId(take_number(&mut rest)?));
+                self.numbered = TopicId(take_number(&mut rest)?);
+                self.topics.note_id(self.numbered);
                 Ok(())
             }
             ITEM_TOPIC => self.restore_topic(&mut rest),
@@ -379,8 +401,7 @@ impl Recover for Recovering {
             EntryKind::Batch => self.replay_batch(lsn, entry),
             EntryKind::TopicSet => self.replay_topic_set(&entry),
             EntryKind::TopicDelete => {
-                self.unknown.remove(&header.topic);
-                self.topics.note_id(header.topic);
+                self.note_deleted(header.topic);
                 if let Some(cell) = self.topics.by_id(header.topic) {
                     self.topics.remove(&cell);
                 }
@@ -403,6 +424,22 @@ impl Recover for Recovering {
             EntryKind::Group => self.replay_group(header.topic, header.position, &entry.body()),
         }
     }
+
+    fn finish(&mut self) -> Result<(), String> {
+        match self.unknown.first() {
+            None => Ok(()),
+            Some(id) => Err(format!("the log names topic or group {id}, which is not there")),
+        }
+    }
+}
+
+/// Runs the replay of an opening over a folder and changes nothing there: what it refuses,
+/// opening refuses for the same reason.
+///
+/// # Errors
+/// Says why the store would not open.
+pub fn rehearse(folder: &Folder) -> Result<(), OpenError> {
+    gapless_journal::rehearse::<Recovering>(folder)
 }
 
 /// Only durable topics are in the journal.

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use gapless_core::{Pattern, Position, Seq, Timestamp, TopicName};
 
-use crate::broker::Inner;
+use crate::broker::Owner;
 use crate::delivery::Delivery;
 use crate::error::FollowError;
 use crate::follow_pattern::PatternFollower;
@@ -121,7 +121,7 @@ impl Shared {
 
 /// Follows one topic, or all that match a pattern. Dropping it unsubscribes.
 pub struct Subscription {
-    inner: Arc<Inner>,
+    inner: Arc<Owner>,
     shared: Arc<Shared>,
     follower: Follower,
 }
@@ -132,7 +132,7 @@ pub(crate) enum Follower {
 }
 
 impl Subscription {
-    pub(crate) fn new(inner: Arc<Inner>, shared: Arc<Shared>, follower: Follower) -> Self {
+    pub(crate) fn new(inner: Arc<Owner>, shared: Arc<Shared>, follower: Follower) -> Self {
         Self { inner, shared, follower }
     }
 

@@ -22,9 +22,9 @@ use crate::error::{OpenError, ReadError};
 use crate::file_log::Examination;
 use crate::fs::{Fs, FsFile, is_read_only};
 use crate::layout::{Folder, LOCK_NAME, LOG_FOLDER};
-use crate::log::{Floor, LogError, Lsn};
+use crate::log::{LogError, Lsn};
 use crate::manifest::Manifest;
-use crate::open::orphans;
+use crate::open::{floor_of, orphans};
 use crate::segment::{Segment, SegmentMeta};
 
 /// How bad a finding is.
@@ -101,6 +101,11 @@ pub enum Finding {
     },
     /// The store was not closed; positions will jump when it is opened.
     NotClosed,
+    /// Every part is whole, but the log cannot be applied to the state: opening refuses it.
+    State {
+        /// Why not.
+        why: OpenError,
+    },
 }
 
 /// What falling back to an older manifest means.
@@ -127,7 +132,8 @@ impl Finding {
             | Self::Checkpoint { .. }
             | Self::Segment { .. }
             | Self::Log { .. }
-            | Self::LogBehind { .. } => Severity::Damaged,
+            | Self::LogBehind { .. }
+            | Self::State { .. } => Severity::Damaged,
         }
     }
 
@@ -184,6 +190,10 @@ impl Finding {
                  are lost"
             }
             Self::NotClosed => "nothing; positions jump at the next opening",
+            Self::State { .. } => {
+                "the files are whole: keep a copy of the folder, report this, and restore from a \
+                 backup to go on"
+            }
         }
     }
 }
@@ -204,6 +214,7 @@ impl fmt::Display for Finding {
                 write!(f, "frame {known} had been flushed, but the log ends before frame {next}")
             }
             Self::NotClosed => write!(f, "the store was not closed, or is open now"),
+            Self::State { why } => why.fmt(f),
         }
     }
 }
@@ -242,7 +253,7 @@ impl Report {
 /// # Errors
 /// When the folder cannot be read at all. What is wrong inside is in the report.
 pub fn examine(folder: &Folder, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, OpenError> {
-    let blobs = ReadBlobs { fs: Arc::clone(&folder.fs), dir: folder.blobs_path() };
+    let blobs = ReadBlobs::of(folder);
     let mut report = Report::default();
     let names = if folder.fs.exists(&blobs.dir).map_err(|source| unreadable(&blobs, source))? {
         Manifest::names(&blobs)?
@@ -384,12 +395,7 @@ fn examine_log(folder: &Folder, manifest: &Manifest, report: &mut Report) {
 }
 
 fn examine_log_of(folder: &Folder, manifest: &Manifest) -> Result<Examination, LogError> {
-    let floor = Floor {
-        first_needed: manifest.replay_from,
-        flushed: manifest.log_end,
-        term: manifest.term,
-    };
-    folder.file_log(Epoch(manifest.epoch)).examine(floor)
+    folder.file_log(Epoch(manifest.epoch)).examine(floor_of(manifest))
 }
 
 /// What [`repair`] did.
@@ -553,9 +559,15 @@ fn unreadable(blobs: &ReadBlobs, source: io::Error) -> OpenError {
 
 /// Blobs in a folder that may not be changed, or is somebody else's.
 #[derive(Debug)]
-struct ReadBlobs {
+pub(crate) struct ReadBlobs {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
+}
+
+impl ReadBlobs {
+    pub(crate) fn of(folder: &Folder) -> Self {
+        Self { fs: Arc::clone(&folder.fs), dir: folder.blobs_path() }
+    }
 }
 
 impl Blobs for ReadBlobs {

@@ -577,8 +577,9 @@ impl Journal {
         drop(self);
     }
 
-    pub(crate) fn stop_threads(&self, why: Failure) {
-        self.inner.marks.fail(why);
+    /// Ends its threads and waits for them, without a flush. Nothing is appended any more.
+    pub fn stop(&self) {
+        self.inner.marks.fail(Failure::Closed);
         self.inner.pool.close();
         // The flusher's thread itself may be the one that drops the last handle.
         if let Some(thread) = lock(&self.flusher).take()
@@ -592,7 +593,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.stop_threads(Failure::Closed);
+        self.stop();
     }
 }
 

@@ -115,7 +115,7 @@ impl Journal {
     pub fn close(&self) -> Result<(), KeepError> {
         let inner = &self.inner;
         let result = inner.flush_all().and_then(|()| inner.store_clean_manifest());
-        self.stop_threads(Failure::Closed);
+        self.stop();
         result
     }
 }

@@ -62,6 +62,23 @@ pub struct Opened {
     pub last_time: Timestamp,
 }
 
+impl Opened {
+    /// An opening of the store with this manifest, before anything was found.
+    pub(crate) fn of(manifest: &Manifest) -> Self {
+        Self {
+            created: false,
+            clean: false,
+            torn: None,
+            frames_replayed: 0,
+            bytes_replayed: 0,
+            indexes_rebuilt: Vec::new(),
+            jump: None,
+            orphans: Vec::new(),
+            last_time: manifest.last_time,
+        }
+    }
+}
+
 impl Journal {
     /// Opens the store, or makes it.
     ///
@@ -85,12 +102,7 @@ impl Journal {
             created,
             clean: manifest.clean && taken.next == manifest.log_end.next(),
             torn: taken.torn,
-            frames_replayed: 0,
-            bytes_replayed: 0,
-            indexes_rebuilt: Vec::new(),
-            jump: None,
-            orphans: Vec::new(),
-            last_time: manifest.last_time,
+            ..Opened::of(&manifest)
         };
         let segments = open_segments(&*blobs, &manifest, &mut opened)?;
         if let Some(name) = &manifest.checkpoint {
@@ -174,12 +186,7 @@ fn take_over(
     manifest: &mut Manifest,
 ) -> Result<TakeOver, OpenError> {
     loop {
-        let floor = Floor {
-            first_needed: manifest.replay_from,
-            flushed: manifest.log_end,
-            term: manifest.term,
-        };
-        let taken = log.take_over(floor);
+        let taken = log.take_over(floor_of(manifest));
         if matches!(taken, Err(LogError::Locked { .. })) {
             return Ok(taken?);
         }
@@ -245,7 +252,7 @@ fn open_segments(
 }
 
 /// Applies the log to the state, and fills the tail with it.
-fn replay(
+pub(crate) fn replay(
     reader: &mut dyn LogReader,
     manifest: &Manifest,
     state: &mut dyn Recover,
@@ -267,10 +274,18 @@ fn replay(
         }
     });
     match (fault, visited) {
-        (Some(error), _) => Err(error),
-        (None, Err(error)) => Err(error.into()),
-        (None, Ok(())) => Ok(tail),
+        (Some(error), _) => return Err(error),
+        (None, Err(error)) => return Err(error.into()),
+        (None, Ok(())) => {}
     }
+    let position = tail.last().max(manifest.last_position).next();
+    state.finish().map_err(|why| OpenError::BadState { position, why })?;
+    Ok(tail)
+}
+
+/// What a manifest knows of its log.
+pub(crate) fn floor_of(manifest: &Manifest) -> Floor {
+    Floor { first_needed: manifest.replay_from, flushed: manifest.log_end, term: manifest.term }
 }
 
 /// Applies a frame; tells the last position in it, and whether messages are.

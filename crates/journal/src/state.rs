@@ -56,4 +56,12 @@ pub trait Recover {
     /// # Errors
     /// Says why it cannot be; the journal does not open then.
     fn replay(&mut self, lsn: Lsn, entry: Entry) -> Result<(), String>;
+
+    /// The last entry was replayed. Nothing of the opening is written before this agrees.
+    ///
+    /// # Errors
+    /// Says what is missing; the journal does not open then.
+    fn finish(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }

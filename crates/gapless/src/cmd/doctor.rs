@@ -75,10 +75,17 @@ fn look(folder: &Folder, out: &mut Output) -> Result<Report, Failure> {
     let mut tell = |done, total| {
         progress.update(|elapsed| bytes_bar("checking segments", done, total, elapsed));
     };
-    examine(folder, &mut tell).map_err(|error| {
+    let mut report = examine(folder, &mut tell).map_err(|error| {
         let path = folder.path.display();
         Failure::failed(format!("cannot examine {path}: {error}"))
-    })
+    })?;
+    // Parts that are whole can still contradict each other: only the replay of an opening
+    // shows that. Of damaged ones it would say the same thing again.
+    let whole = report.worst() < Some(Severity::Damaged) && report.manifest.is_some();
+    if whole && let Err(why) = gapless_broker::rehearse(folder) {
+        report.findings.push(Finding::State { why });
+    }
+    Ok(report)
 }
 
 /// Takes out of the report what the user does not want to be repaired.

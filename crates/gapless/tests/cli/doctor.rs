@@ -2,7 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gapless_broker::{Broker, BrokerOptions};
+use gapless_core::{Durability, Entry, EntryHeader, EntryKind, Epoch, TopicId};
+use gapless_journal::fs::DiskFs;
+use gapless_journal::layout::Folder;
+use gapless_journal::{Journal, JournalOptions, Lsn, Recover};
 
 use crate::support::{DEADLINE, Ran, Server, alone};
 
@@ -130,4 +137,43 @@ fn a_killed_server_leaves_no_damage() {
     server.run(&["pub", "t", "x", "--create"]).ok();
     server.crash_and_restart();
     doctor(&server.data(), &[]).ok().shows("was not closed, or is open now");
+}
+
+/// A state above a journal that takes whatever there is.
+struct Anything;
+
+impl Recover for Anything {
+    fn restore(&mut self, _: bytes::Bytes) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn replay(&mut self, _: Lsn, _: Entry) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn c1_the_doctor_refuses_what_opening_refuses_although_every_file_is_whole() {
+    let mut server = Server::start();
+    server.run(&["pub", "t", "a", "--create"]).ok();
+    assert_eq!(server.stop(), Some(0));
+    let data = server.data();
+    // A change of a group that never was.
+    let folder = Folder::new(Arc::new(DiskFs), &data);
+    let parts = folder.parts(Epoch(1), Arc::new(|| Duration::ZERO), false).unwrap();
+    let (journal, _) = Journal::open(parts, JournalOptions::small(), &mut Anything).unwrap();
+    let header = EntryHeader { topic: TopicId(77), ..EntryHeader::new(EntryKind::Group) };
+    let mut append = journal.begin(128).unwrap();
+    const PAUSED: u8 = 6;
+    append.entry(header, &[PAUSED]);
+    append.finish(Durability::Flushed, Durability::Flushed).wait().unwrap();
+    journal.close().unwrap();
+    drop(journal);
+
+    let refused = Broker::open(BrokerOptions::new(&data)).err().expect("nothing explains it");
+    let before = fs::read_dir(data.join("blobs")).unwrap().count();
+    let ran = doctor(&data, &[]).exits(3);
+    ran.shows("damaged").shows(&refused.to_string()).shows("report this");
+    doctor(&data, &["--repair", "--yes"]).exits(3).shows("nothing was repaired");
+    assert_eq!(fs::read_dir(data.join("blobs")).unwrap().count(), before);
 }

@@ -4,11 +4,14 @@
 //! acting on it. Its one repair is to forget everything from a frame on; what it forgot
 //! is its answer, since somebody has to know.
 
+use std::sync::{Arc, atomic::AtomicU64};
+
 use super::{
     Analysis, FileLog,
+    reader::Reader,
     scan::{Purpose, scan},
 };
-use crate::log::{Floor, LogError, Lsn, Torn};
+use crate::log::{Floor, LogError, LogReader, Lsn, Torn};
 
 /// What is in a log, as found without changing it.
 #[derive(Debug)]
@@ -59,7 +62,7 @@ impl FileLog {
     pub fn examine(&self, floor: Floor) -> Result<Examination, LogError> {
         let scan = scan(self.files(true)?, self.epoch, Purpose::Examine)?;
         let analysis = Analysis::of(&scan, floor, self.epoch);
-        let examined = |(index, file): (usize, &std::sync::Arc<super::LogFile>)| {
+        let examined = |(index, file): (usize, &Arc<super::LogFile>)| {
             let here = |found: &&super::Found| found.file == index;
             let live = analysis.live.iter().filter(here).count();
             let whole = scan.found.iter().filter(here).filter(|f| f.whole).count();
@@ -80,6 +83,23 @@ impl FileLog {
             torn: analysis.torn,
             refused: analysis.refused,
         })
+    }
+
+    /// Reads what opening would replay, without the lock and without changing anything.
+    ///
+    /// # Errors
+    /// Says why the log would refuse to open.
+    pub(crate) fn read_only(&self, floor: Floor) -> Result<Box<dyn LogReader>, LogError> {
+        let purpose = Purpose::Open(floor.first_needed.max(Lsn::FIRST));
+        let scan = scan(self.files(true)?, self.epoch, purpose)?;
+        let mut analysis = Analysis::of(&scan, floor, self.epoch);
+        match analysis.refused.take() {
+            Some(refused) => Err(refused),
+            None => {
+                let kept = Arc::new(AtomicU64::new(analysis.first.0));
+                Ok(Box::new(Reader::new(&analysis, kept)))
+            }
+        }
     }
 
     /// Forgets all frames from `at` on, for ever, and says what that was. Needs the lock.
