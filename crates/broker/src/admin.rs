@@ -154,28 +154,8 @@ impl Broker {
         if name.is_system() {
             return Err(TopicError::System(name.clone()));
         }
-        settings.validate()?;
-        // Found under the lock: settings written after a deletion would bring it back.
-        let one_at_a_time = lock(&self.inner.admin);
-        let cell = self.inner.cell(name)?;
-        let before = Arc::clone(&cell.lock().settings);
-        if before.storage != settings.storage {
-            return Err(TopicError::Storage(name.clone()));
-        }
-        if *before != settings {
-            // What the settings so far let go was told to be gone, and stays so.
-            let now = self.inner.clock.now();
-            self.inner.enforce_age(&cell, now)?;
-            self.inner.enforce_size(&cell, now)?;
-            let ticket = self.inner.write_settings(&cell, settings)?;
-            drop(one_at_a_time);
-            confirmed(ticket)?;
-            lock(&cell.trims).push(cell.id);
-            self.inner.keeper.wake();
-            self.inner.emit("topic.configured", &[("topic", name.as_str().into())]);
-            self.inner.journal.note_dead();
-        }
-        Ok(self.inner.describe(&cell))
+        self.inner.configure(name, settings)?;
+        self.describe_topic(name)
     }
 
     /// Removes a topic with all its messages; its followers are told.
@@ -328,6 +308,36 @@ impl Inner {
         self.metrics.topics.set(self.topics.len() as f64);
         self.emit("topic.created", &[("topic", name.as_str().into())]);
         Ok((cell, ticket))
+    }
+
+    /// Gives a topic other settings, and blocks until they are flushed.
+    pub(crate) fn configure(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+    ) -> Result<(), TopicError> {
+        settings.validate()?;
+        // Found under the lock: settings written after a deletion would bring it back.
+        let one_at_a_time = lock(&self.admin);
+        let cell = self.cell(name)?;
+        let before = Arc::clone(&cell.lock().settings);
+        if before.storage != settings.storage {
+            return Err(TopicError::Storage(name.clone()));
+        }
+        if *before != settings {
+            // What the settings so far let go was told to be gone, and stays so.
+            let now = self.clock.now();
+            self.enforce_age(&cell, now)?;
+            self.enforce_size(&cell, now)?;
+            let ticket = self.write_settings(&cell, settings)?;
+            drop(one_at_a_time);
+            confirmed(ticket)?;
+            lock(&cell.trims).push(cell.id);
+            self.keeper.wake();
+            self.emit("topic.configured", &[("topic", name.as_str().into())]);
+            self.journal.note_dead();
+        }
+        Ok(())
     }
 
     /// Writes settings down and puts them into force; the ticket tells when they are flushed.

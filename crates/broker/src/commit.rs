@@ -81,7 +81,7 @@ impl Inner {
                 Ok(records) => records,
                 Err(reason) => return self.reject(&part.topic, reason),
             };
-            if part.topic.is_system() {
+            if part.topic.is_system() && !atomic.system {
                 return self.reject(&part.topic, RejectReason::InvalidTopic);
             }
             let Some(cell) = self.topics.find(&part.topic) else {

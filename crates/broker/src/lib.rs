@@ -58,6 +58,7 @@ mod router;
 mod slices;
 mod subscribe;
 mod subscription;
+mod subsystem;
 mod topics;
 mod volatile;
 mod wait;
@@ -80,5 +81,6 @@ pub use member::{AckOutcome, Acking, Extended, Handed, Leased, Member, MemberHan
 pub use publish::{Atomic, Publishing};
 pub use recover::rehearse;
 pub use subscription::{From, SubscriberInfo, SubscriberState, Subscription};
+pub use subsystem::Subsystem;
 
 pub use wait::block_on;

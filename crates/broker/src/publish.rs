@@ -189,6 +189,8 @@ pub struct Atomic {
     pub(crate) cells: Vec<(Bytes, Option<Bytes>)>,
     pub(crate) delay_done: Option<(Arc<Cell>, Seq, bool)>,
     pub(crate) groups: Vec<(Arc<GroupCell>, GroupPart)>,
+    /// Topics of the system may be written: a subsystem does it.
+    pub(crate) system: bool,
 }
 
 /// What happens to a group in the same append.
