@@ -109,7 +109,7 @@ impl Case<'_> {
         lines.clear();
         let mut stream = connect(self.server.http()?)?;
         let head = format!(
-            "POST /v1/topics/{}/messages HTTP/1.1\r\nHost: bench\r\n\
+            "POST /v1/topics/{}/messages HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n",
             self.topic
         );
@@ -138,7 +138,7 @@ impl Case<'_> {
         })?;
         let request = [
             format!(
-                "POST /v1/topics/{}/messages HTTP/1.1\r\nHost: bench\r\nContent-Length: {}\r\n\r\n",
+                "POST /v1/topics/{}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
                 self.topic, self.size
             )
             .into_bytes(),

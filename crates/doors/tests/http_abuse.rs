@@ -64,7 +64,7 @@ fn json_that_is_none_is_told_with_its_place() {
 fn half_a_head_is_answered_408_and_closed() {
     let server = impatient();
     let began = Instant::now();
-    let mut client = raw(&server, b"GET /v1/topics HTTP/1.1\r\nHost: x\r\nX-Half");
+    let mut client = raw(&server, b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\nX-Half");
     client.answer().problem(408, "RequestTimeout");
     assert!(client.is_closed());
     assert!(began.elapsed() >= Duration::from_millis(300));
@@ -81,16 +81,16 @@ fn a_body_that_does_not_come_is_answered_408() {
     let server = impatient();
     server.put("/v1/topics/a", &json!({})).is(201);
     for head in [
-        "POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf",
-        "POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nha",
-        "PUT /v1/topics/b HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+        "POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf",
+        "POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nha",
+        "PUT /v1/topics/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
     ] {
         raw(&server, head.as_bytes()).answer().problem(408, "RequestTimeout");
     }
     // Lines are answered by a line, since their answer has begun.
     let mut client = raw(
         &server,
-        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\
+        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\
           Content-Type: application/x-ndjson\r\n\r\n{\"text\":\"1\"}\n{\"te",
     );
     let lines = client.answer().is(200).lines();
@@ -106,7 +106,7 @@ fn a_body_that_ends_early_publishes_nothing() {
     server.put("/v1/topics/a", &json!({})).is(201);
     let client = raw(
         &server,
-        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf",
+        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf",
     );
     drop(client);
     is_well(&server);
@@ -120,7 +120,7 @@ fn chunked_rubbish_is_refused() {
     for chunks in
         ["zz\r\nhello\r\n0\r\n\r\n", "-1\r\n", "ffffffffffffffffff\r\n", "5\r\nhelloworld"]
     {
-        let head = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\n\
+        let head = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
         let mut client = raw(&server, format!("{head}{chunks}").as_bytes());
         client.answer().problem(400, "BadRequest");
@@ -136,8 +136,8 @@ fn what_is_no_http_gets_a_problem_and_the_door() {
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET / HTTP/1.1\r\nno colon here\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
-        b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: many\r\n\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
     ] {
         let mut client = raw(&server, rubbish);
         client.answer().problem(400, "BadRequest");
@@ -149,7 +149,7 @@ fn what_is_no_http_gets_a_problem_and_the_door() {
 #[test]
 fn header_bombs_are_refused() {
     let server = impatient();
-    let mut head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n".to_vec();
+    let mut head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n".to_vec();
     let long = [&head[..], b"X-Long: ", &vec![b'x'; 20_000], b"\r\n\r\n"].concat();
     raw(&server, &long).answer().problem(431, "HeadTooLarge");
     for number in 0..500 {
@@ -157,7 +157,7 @@ fn header_bombs_are_refused() {
     }
     head.extend_from_slice(b"\r\n");
     raw(&server, &head).answer().problem(431, "HeadTooLarge");
-    let address = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(70_000));
+    let address = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(70_000));
     let answer = raw(&server, address.as_bytes()).answer();
     assert!([414, 431].contains(&answer.status()), "{answer:?}");
     assert_eq!(answer.json()["name"], "HeadTooLarge");
@@ -172,7 +172,7 @@ fn a_body_that_is_too_large_is_refused_however_it_comes() {
     server.post("/v1/topics/a/messages", large.clone()).problem(413, "BodyTooLarge");
     let mut client = raw(
         &server,
-        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
     );
     client.write(b"3e8\r\n");
     for _ in 0..5 {

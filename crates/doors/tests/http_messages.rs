@@ -251,7 +251,7 @@ fn lines_are_acknowledged_while_the_request_goes_on() {
     let server = with_topic("a");
     let mut client = server.connect();
     client.write(
-        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: t\r\nContent-Type: application/x-ndjson\r\n\
+        b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n\
           Transfer-Encoding: chunked\r\n\r\n",
     );
     let chunk = |client: &mut http::Client, text: &str| {

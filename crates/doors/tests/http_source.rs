@@ -141,6 +141,87 @@ fn a_page_of_another_origin_can_change_nothing() {
 }
 
 #[test]
+fn h2_a_browser_that_does_not_say_who_asks_changes_nothing_by_get() {
+    let server = Server::open();
+    let browser = |path: &str| {
+        Request::new("GET", path).header("Host", "192.168.7.9").header("User-Agent", "Mozilla/5.0")
+    };
+    let changing = [
+        "/topic/a/create",
+        "/topic/a/push?message=x",
+        "/topic/a/config?retention_count=1",
+        "/topic/b/subscribe?anyway=true",
+        "/v1/topics/b/follow?%61nyway",
+    ];
+    server.get("/topic/a/create").is(200);
+    for path in changing {
+        server.send(&browser(path)).problem(403, "NotAuthorised");
+        let head = Request::new("HEAD", path).header("User-Agent", "Mozilla/5.0");
+        assert_eq!(server.send(&head).status(), 403, "{path}");
+        let linked = Request::new("GET", path).header("Referer", "http://evil.example/");
+        server.send(&linked).problem(403, "NotAuthorised");
+    }
+    assert_eq!(server.get("/v1/topics/a").json()["next"], 1);
+    server.get("/v1/topics/b").problem(404, "UnknownTopic");
+    // What changes nothing may be looked at, typed addresses do what they say, and programs
+    // are no browsers.
+    server.send(&browser("/topic/a/config")).is(200);
+    for path in &changing[..3] {
+        server.send(&browser(path).header("Sec-Fetch-Site", "none"));
+        server.send(&Request::new("GET", path).header("User-Agent", "curl/8.5.0"));
+    }
+    assert_eq!(server.get("/v1/topics/a").json()["next"], 3);
+}
+
+#[test]
+fn h2_a_name_of_another_server_is_refused_on_every_path() {
+    let server = Server::with(|http, _| http.hosts = vec!["queue.example".into()]);
+    server.put("/v1/topics/a", &json!({})).is(201);
+    let rebound = |method: &str, path: &str| {
+        Request::new(method, path)
+            .header("Host", "evil.example:4280")
+            .header("Origin", "http://evil.example:4280")
+            .header("Sec-Fetch-Site", "same-origin")
+    };
+    for (method, path) in [
+        ("GET", "/"),
+        ("GET", "/healthz"),
+        ("GET", "/v1/topics/a/messages"),
+        ("GET", "/v1/topics/a/follow"),
+        ("GET", "/v1/state/live"),
+        ("GET", "/v1/stream/s"),
+        ("POST", "/v1/topics/a/messages"),
+        ("DELETE", "/v1/topics/a"),
+        ("OPTIONS", "/v1/topics/a"),
+        ("GET", "/nowhere"),
+    ] {
+        let answer = server.send(&rebound(method, path)).problem(421, "NotAuthorised");
+        let detail = answer.json()["detail"].to_string();
+        assert!(detail.contains("evil.example") && detail.contains("http.hosts"), "{detail}");
+    }
+    let upgrade = rebound("GET", "/v1/topics/a/follow")
+        .header("Connection", "Upgrade")
+        .header("Upgrade", "websocket")
+        .header("Sec-WebSocket-Version", "13")
+        .header("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==");
+    server.send(&upgrade).problem(421, "NotAuthorised");
+    let in_line = Request::new("GET", "http://evil.example/v1/topics/a");
+    server.send(&in_line).problem(421, "NotAuthorised");
+    for host in ["localhost:4280", "127.0.0.1", "[::1]:4280", "queue.example", "192.168.7.9:80"] {
+        server.send(&Request::new("GET", "/v1/topics/a").header("Host", host)).is(200);
+    }
+    let mut client = server.connect();
+    client.write(b"GET /v1/topics/a HTTP/1.1\r\n\r\n");
+    client.answer().problem(400, "BadRequest");
+    let mut client = server.connect();
+    client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n");
+    client.answer().problem(400, "BadRequest");
+    let mut client = server.connect();
+    client.write(b"GET /healthz HTTP/1.0\r\n\r\n");
+    client.answer().is(200);
+}
+
+#[test]
 fn origins_that_are_allowed_may_read_and_change() {
     let server = Server::with(|http, _| http.cors_origins = vec!["https://app.example".into()]);
     let preflight = Request::new("OPTIONS", "/v1/topics/a")

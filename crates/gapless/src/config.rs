@@ -52,6 +52,8 @@ keys! {
     "http.member_idle_ms" = "60000", "how long such a member lives without a request";
     "http.drain_ms" = "5000", "how long requests get to finish at shutdown";
     "http.metrics_topics_max" = "1000", "most topics that /metrics shows one by one";
+    "http.hosts" = "", "host names that clients may use, with commas between, beside IP addresses, \
+        localhost and the name in http.listen; * for all";
     "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";
     "journal.tail_bytes" = "67108864", "bytes of the newest messages kept in memory";
     "journal.seal_bytes" = "67108864", "bytes of log after which a segment is written";

@@ -87,7 +87,7 @@ impl Reader for Events {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(WAIT_MAX))?;
         let path = format!("/v1/topics/{}/follow?from=now", topic.as_str());
-        socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n").as_bytes())?;
+        socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;
         let mut events = Self { socket, buffer: vec![0; 64 * 1024], kept: 0, messages: 0 };
         let mut seen = Vec::new();
         // It is live when it says so; what is published from then on comes.

@@ -12,6 +12,7 @@ mod event_stream;
 mod follow;
 mod groups;
 mod health;
+mod host;
 mod incoming;
 mod lines;
 mod messages;

@@ -34,6 +34,9 @@ pub struct HttpOptions {
     pub sample_linger: Duration,
     /// Origins that browsers may call from: `*` for all, empty for none but our own page.
     pub cors_origins: Vec<String>,
+    /// Host names that clients may use beside IP addresses, `localhost` and the name that is
+    /// listened on: `*` for all.
+    pub hosts: Vec<String>,
 }
 
 impl Default for HttpOptions {
@@ -53,6 +56,7 @@ impl Default for HttpOptions {
             sample_interval: Duration::from_secs(1),
             sample_linger: Duration::from_secs(30),
             cors_origins: Vec::new(),
+            hosts: Vec::new(),
         }
     }
 }

@@ -4,6 +4,12 @@
 //! machine too. So whatever changes something is refused when the browser says that another
 //! origin asks for it, unless that origin is allowed. Programs that are no browsers say
 //! nothing, and are not asked.
+//!
+//! Browsers say who asks in `Sec-Fetch-Site`, but only to https and to this machine; to other
+//! names over plain http they say it in `Origin`, and never for a `GET` without CORS. Such a
+//! `GET` that changes something is refused to all browsers, since an address that was typed
+//! cannot be told from an image in somebody's page. That [`host`](crate::http::host) is ours
+//! is known by then.
 
 use std::sync::Arc;
 
@@ -14,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use gapless_protocol::ErrorCode;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
+use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::http::server::Shared;
 
@@ -47,38 +54,58 @@ pub(crate) async fn guard(
     if is_allowed(origin.unwrap_or("null")) {
         return next.run(request).await;
     }
-    let origin = origin.unwrap_or("an unnamed origin");
-    Problem::new(
-        ErrorCode::NotAuthorised,
-        format_args!("pages of {origin} may not do this; http.cors_origins lists those that may"),
-    )
-    .into_response()
+    let detail = match origin {
+        Some(origin) => {
+            format!("pages of {origin} may not do this; http.cors_origins lists those that may")
+        }
+        None => "the browser does not say which page asks, and a GET that changes something \
+                 needs that: use http://localhost on the server's own machine, https, POST or PUT"
+            .to_owned(),
+    };
+    Problem::new(ErrorCode::NotAuthorised, detail).into_response()
 }
 
-/// Whether a request may change something: the source's paths do so by `GET` too.
+/// Whether a request may change something.
 fn changes(request: &Request) -> bool {
-    let by_get = || {
-        let path = request.uri().path();
-        let last = path.rsplit('/').next().unwrap_or("");
-        path.starts_with("/topic/") && ["create", "push", "config", "subscribe"].contains(&last)
+    is_changing_get(request)
+        || ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method())
+        || request.headers().contains_key(header::UPGRADE)
+}
+
+/// The source's paths change things by `GET` too, and so does following a topic that is made
+/// if it is missing.
+fn is_changing_get(request: &Request) -> bool {
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        return false;
+    }
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or(""));
+    let of_source = match path.strip_prefix("/topic/").and_then(|path| path.rsplit('/').next()) {
+        Some("create" | "push") => true,
+        Some("config") => !query.is_empty(),
+        _ => false,
     };
-    let safe = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
-    !safe || by_get() || request.headers().contains_key(header::UPGRADE)
+    of_source || !matches!(Params::parse(query).bytes("anyway"), Ok(None))
 }
 
 /// Whether no page, or one of this server, asks.
 fn is_own(request: &Request) -> bool {
-    match request.headers().get(FETCH_SITE).map(HeaderValue::as_bytes) {
-        Some(b"same-origin" | b"none") => true,
-        Some(_) => false,
-        // Older browsers name the origin only.
-        None => {
-            let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-            let origin = request.headers().get(header::ORIGIN);
-            origin.is_none_or(|origin| {
-                let origin = origin.to_str().unwrap_or("null");
-                origin.split_once("://").map(|(_, host)| host) == host
-            })
+    let header = |name: HeaderName| {
+        let value = request.headers().get(name);
+        value.map(|value| value.to_str().unwrap_or("null"))
+    };
+    match (header(FETCH_SITE), header(header::ORIGIN)) {
+        (Some("same-origin" | "none"), _) => true,
+        (Some(_), _) => false,
+        (None, Some(origin)) => {
+            let host = origin.split_once("://").map(|(_, host)| host);
+            host == header(header::HOST)
+        }
+        (None, None) => {
+            // All browsers call themselves that; a page cannot change it for another origin.
+            let agent = header(header::USER_AGENT);
+            let is_browser = agent.is_some_and(|agent| agent.starts_with("Mozilla/"))
+                || header(header::REFERER).is_some();
+            !(is_browser && is_changing_get(request))
         }
     }
 }

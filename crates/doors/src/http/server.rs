@@ -21,6 +21,7 @@ use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 
 use crate::Sessions;
+use crate::http::host::{self, Hosts};
 use crate::http::options::HttpOptions;
 use crate::http::page::Sampler;
 use crate::http::problem::Problem;
@@ -99,6 +100,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// An open HTTP door.
 pub struct HttpDoor {
     address: SocketAddr,
+    hosts: Arc<Hosts>,
     options: HttpOptions,
     paths: Arc<Paths>,
     streams: Arc<Semaphore>,
@@ -128,7 +130,10 @@ impl HttpDoor {
         let listener = sockets::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let (close, closing) = watch::channel(false);
-        let before = health::routes_before_opening().layer(from_fn(problem::everywhere));
+        let hosts = Arc::new(Hosts::new(address, &options.hosts));
+        let before = health::routes_before_opening()
+            .layer(from_fn(problem::everywhere))
+            .layer(from_fn_with_state(Arc::clone(&hosts), host::guard));
         let paths = Arc::new(Paths { before, all: OnceLock::new() });
         let limits = options.clone();
         let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
@@ -137,6 +142,7 @@ impl HttpDoor {
         let streams = Arc::new(Semaphore::new(options.streams_max));
         Ok(Self {
             address: bound,
+            hosts,
             options,
             paths,
             streams,
@@ -174,7 +180,7 @@ impl HttpDoor {
         };
         let shared = Arc::new(shared);
         // A door serves one broker: the first it was given.
-        if self.paths.all.set(router(Arc::clone(&shared))).is_ok() {
+        if self.paths.all.set(router(Arc::clone(&shared), Arc::clone(&self.hosts))).is_ok() {
             self.chores.spawn(Arc::clone(&shared.sampler).run());
             self.chores.spawn(groups::sweep(Arc::clone(&shared)));
             self.chores.spawn(durable::sweep(shared));
@@ -221,7 +227,7 @@ pub async fn keep_metrics_small(recorder: PrometheusHandle) {
     }
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<Shared>, hosts: Arc<Hosts>) -> Router {
     // Those that stream flush each piece, or are not compressed at all.
     let worth_it = SizeAbove::new(COMPRESSED_BYTES_MIN)
         .and(NotForContentType::SSE)
@@ -249,6 +255,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .layer(from_fn(problem::everywhere))
         .layer(compression)
         .layer(origin::cors(&options.cors_origins))
+        .layer(from_fn_with_state(hosts, host::guard))
         .with_state(shared)
 }
 

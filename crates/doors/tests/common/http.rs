@@ -122,9 +122,12 @@ impl Request {
         self.header("Content-Type", "application/json").body(json.to_string())
     }
 
-    /// Its bytes, with a length and a host.
+    /// Its bytes, with a length, and with a host unless it names one.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut out = format!("{} {} HTTP/1.1\r\nHost: test\r\n", self.method, self.path);
+        let mut out = format!("{} {} HTTP/1.1\r\n", self.method, self.path);
+        if !self.headers.iter().any(|(name, _)| name == "Host") {
+            out += "Host: localhost\r\n";
+        }
         for (name, value) in &self.headers {
             out += &format!("{name}: {value}\r\n");
         }

@@ -192,7 +192,7 @@ fn try_request(
     let mut socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(DEADLINE))?;
-    let mut head = format!("GET {path} HTTP/1.1\r\nHost: here\r\n");
+    let mut head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }

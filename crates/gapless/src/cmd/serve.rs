@@ -224,7 +224,10 @@ fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
 
 fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
     let ms = |key| config.get(key).map(Duration::from_millis);
-    let origins = config.text("http.cors_origins").split(',').map(str::trim);
+    let list = |key| {
+        let items = config.text(key).split(',').map(str::trim);
+        items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    };
     Ok(HttpOptions {
         connections_max: at_least(config, "http.connections_max", 1)?,
         streams_max: config.get("http.streams_max")?,
@@ -237,7 +240,8 @@ fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
         member_idle: Duration::from_millis(at_least(config, "http.member_idle_ms", 100)?),
         drain: ms("http.drain_ms")?,
         metrics_topics_max: config.get("http.metrics_topics_max")?,
-        cors_origins: origins.filter(|origin| !origin.is_empty()).map(str::to_owned).collect(),
+        hosts: list("http.hosts"),
+        cors_origins: list("http.cors_origins"),
         ..HttpOptions::default()
     })
 }
