@@ -554,3 +554,33 @@ fn a_volatile_topic_is_no_stream() {
     server.send(&request("GET", "gone/soon")).problem(409, "NotDurable");
     server.send(&request("PUT", "gone/soon")).problem(409, "NotDurable");
 }
+
+#[test]
+fn h3_a_stream_of_html_is_no_page_of_this_server() {
+    let server = Server::open();
+    for kind in ["text/html", "image/svg+xml", "application/xhtml+xml", "text/xml"] {
+        let path = format!("/v1/stream/{}", kind.replace('/', "-"));
+        let made =
+            Request::new("PUT", &path).header("Content-Type", kind).body("<script>1</script>");
+        server.send(&made).is(201);
+        for method in ["GET", "HEAD"] {
+            let answer = server.send(&Request::new(method, &format!("{path}?offset=-1"))).is(200);
+            assert_eq!(answer.header("content-type"), Some(kind));
+            assert_eq!(
+                answer.header("content-security-policy"),
+                Some("sandbox"),
+                "{method} {kind}"
+            );
+            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        }
+    }
+    server.put("/v1/topics/a", &serde_json::json!({})).is(201);
+    let html = Request::new("POST", "/v1/topics/a/messages").header("Content-Type", "text/html");
+    server.send(&html.body("<script>1</script>")).is(201);
+    let answer = server.get("/v1/topics/a/messages/1/body").is(200);
+    assert_eq!(answer.header("content-security-policy"), Some("sandbox"));
+    // JSON is shown, never run, as long as the browser may not guess.
+    let answer = server.get("/v1/topics/a/messages/1").is(200);
+    assert_eq!(answer.header("content-security-policy"), None);
+    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+}

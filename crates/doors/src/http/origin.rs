@@ -27,6 +27,15 @@ use crate::http::server::Shared;
 /// What a browser tells about who asks.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
+/// Types that browsers show or save, and never run, if they may not guess.
+const INERT: [&[u8]; 5] = [
+    b"application/json",
+    b"application/problem+json",
+    b"application/x-ndjson",
+    b"text/event-stream",
+    b"text/plain",
+];
+
 /// Lets pages of these origins read the answers.
 pub(crate) fn cors(origins: &[String]) -> CorsLayer {
     let allowed = if origins.iter().any(|origin| origin == "*") {
@@ -63,6 +72,21 @@ pub(crate) async fn guard(
             .to_owned(),
     };
     Problem::new(ErrorCode::NotAuthorised, detail).into_response()
+}
+
+/// Keeps what was published from acting as a page of this server, whatever type it claims to
+/// have: a script in it would pass for our own page.
+pub(crate) async fn inert(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let is_data = INERT.iter().any(|inert| kind.starts_with(inert));
+    if !is_data && !headers.contains_key(header::CONTENT_SECURITY_POLICY) {
+        let sandbox = HeaderValue::from_static("sandbox");
+        headers.insert(header::CONTENT_SECURITY_POLICY, sandbox);
+    }
+    response
 }
 
 /// Whether a request may change something.

@@ -237,7 +237,8 @@ fn router(shared: Arc<Shared>, hosts: Arc<Hosts>) -> Router {
     let compression =
         CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(worth_it);
     let options = &shared.options;
-    Router::new()
+    let cors = origin::cors(&options.cors_origins);
+    let paths = Router::new()
         .merge(source::routes())
         .merge(topics::routes())
         .merge(messages::routes())
@@ -252,11 +253,16 @@ fn router(shared: Arc<Shared>, hosts: Arc<Hosts>) -> Router {
         .layer(DefaultBodyLimit::max(options.body_bytes_max))
         .layer(from_fn_with_state(Arc::clone(&shared), origin::guard))
         .layer(from_fn(authorization::guard))
+
+        .with_state(shared);
+    // What is around all paths sees their answers whole, with what axum adds to them at last.
+    Router::new()
+        .fallback_service(paths)
         .layer(from_fn(problem::everywhere))
+        .layer(from_fn(origin::inert))
         .layer(compression)
-        .layer(origin::cors(&options.cors_origins))
+        .layer(cors)
         .layer(from_fn_with_state(hosts, host::guard))
-        .with_state(shared)
 }
 
 async fn accept(

@@ -41,10 +41,9 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let answered = Box::pin(dispatch(&shared, request)).await;
     let mut response = answered.unwrap_or_else(IntoResponse::into_response);
-    // Bodies are data and nothing else, and other origins get them only where they may.
+    // Other origins get bodies only where they may.
     let headers = response.headers_mut();
     let is_own = shared.options.cors_origins.is_empty();
-    set(headers, "x-content-type-options", "nosniff");
     let policy = if is_own { "same-origin" } else { "cross-origin" };
     set(headers, "cross-origin-resource-policy", policy);
     response

@@ -116,10 +116,9 @@ fn content(
             each == "*" || each.strip_prefix("W/").unwrap_or(each) == tag
         })
     });
-    let common: [(HeaderName, String); 4] = [
+    let common: [(HeaderName, String); 3] = [
         (header::ETAG, tag),
         (header::CACHE_CONTROL, cache.to_owned()),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
         (header::REFERRER_POLICY, "no-referrer".to_owned()),
     ];
     if is_known {
