@@ -28,9 +28,17 @@ pub struct Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// It is wrong in the way a name can be wrong; a wildcard inside a token is one such.
+    /// It is wrong in the way a name can be wrong.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// A wildcard with something beside it in its token.
+    #[error("{found:?} at byte {at} must be a token of its own, with dots around it: `a.*.b`")]
+    PartOfToken {
+        /// Where it stands.
+        at: usize,
+        /// Which one it is.
+        found: char,
+    },
     /// A `>` with tokens behind it.
     #[error("'>' at byte {at} must be the last token: remove what follows, or use '*'")]
     RestNotLast {
@@ -59,7 +67,10 @@ impl Pattern {
                     return Err(PatternError::RestNotLast { at });
                 }
                 REST => literal = false,
-                _ => check_token(at, token)?,
+                _ => check_token(at, token).map_err(|why| match why {
+                    NameError::Wildcard { at, found } => PatternError::PartOfToken { at, found },
+                    why => why.into(),
+                })?,
             }
         }
         Ok(Self { text: Arc::from(text), literal })
@@ -186,10 +197,7 @@ mod tests {
 
     #[test]
     fn wildcards_are_whole_tokens() {
-        assert_eq!(
-            Pattern::parse("a.b*"),
-            Err(PatternError::Name(NameError::Wildcard { at: 3, found: '*' }))
-        );
+        assert_eq!(Pattern::parse("a.b*"), Err(PatternError::PartOfToken { at: 3, found: '*' }));
         assert_eq!(Pattern::parse("a.>.b"), Err(PatternError::RestNotLast { at: 2 }));
         assert_eq!(Pattern::parse("a..>"), Err(NameError::EmptyToken { at: 2 }.into()));
         assert_eq!(Pattern::parse(">."), Err(PatternError::RestNotLast { at: 0 }));
