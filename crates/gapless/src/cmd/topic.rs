@@ -106,7 +106,7 @@ enum TopicCommand {
     /// Remove messages of a topic, for ever
     #[command(after_help = "Examples:\n  gapless topic purge orders.created --below 1000     \
                             1000 is the first that stays\n  gapless topic purge orders.created \
-                            --all\n\nSeqs are not given again: what is published next goes on.")]
+                            --all --yes     without asking\n\nSeqs are not given again: what is published next goes on.")]
     #[command(group = ArgGroup::new("which").required(true).args(["below", "all"]))]
     Purge {
         /// Which topic
@@ -115,9 +115,12 @@ enum TopicCommand {
         /// The first seq that stays
         #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
         below: Option<u64>,
-        /// All messages
+        /// All messages; asks first
         #[arg(long)]
         all: bool,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -258,17 +261,9 @@ pub(crate) fn run(options: TopicOptions, global: &Global, out: &mut Output) -> D
             })
         }
         TopicCommand::Rm { name, yes } => remove(&name, yes, global, out),
-        TopicCommand::Purge { name, below, .. } => with_client(global, out, async |client, out| {
-            let before = or_failure(client, &name, client.describe_topic(&name).await).await?;
-            let below = below.map_or(before.next, Seq);
-            let purged = client.purge_topic(&name, below).await;
-            or_failure(client, &name, purged).await?;
-            let gone = below.distance(before.first);
-            let value = json!({ "topic": name.as_str(), "below": below.0, "purged": gone });
-            let text = format!("{} messages of {name} are gone", human_number(gone));
-            out.result(&value, text)?;
-            Ok(Exit::Ok)
-        }),
+        TopicCommand::Purge { name, below, yes, .. } => {
+            purge(&name, below.map(Seq), yes, global, out)
+        }
     }
 }
 
@@ -297,6 +292,33 @@ fn remove(name: &TopicName, yes: bool, global: &Global, out: &mut Output) -> Don
         or_failure(client, name, client.delete_topic(name).await).await?;
         let value = json!({ "topic": name.as_str(), "removed": true });
         out.result(&value, format_args!("topic {name} is gone, with {messages} messages"))?;
+        Ok(Exit::Ok)
+    })
+}
+
+fn purge(
+    name: &TopicName,
+    below: Option<Seq>,
+    yes: bool,
+    global: &Global,
+    out: &mut Output,
+) -> Done {
+    let sure = yes || below.is_some();
+    if !sure && !out.can_ask() {
+        return Err(Failure::words(format!("all messages of {name} would be removed"))
+            .hint("say that you mean it: --yes"));
+    }
+    with_client(global, out, async |client, out| {
+        let before = or_failure(client, name, client.describe_topic(name).await).await?;
+        let messages = human_number(count(&before));
+        if !sure && !ask(&format!("Remove all {messages} messages of {name}, for good?"))? {
+            return Err(Failure::failed("nothing was removed"));
+        }
+        let below = below.unwrap_or(before.next);
+        or_failure(client, name, client.purge_topic(name, below).await).await?;
+        let gone = below.distance(before.first);
+        let value = json!({ "topic": name.as_str(), "below": below.0, "purged": gone });
+        out.result(&value, format!("{} messages of {name} are gone", human_number(gone)))?;
         Ok(Exit::Ok)
     })
 }

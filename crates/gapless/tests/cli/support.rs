@@ -252,7 +252,8 @@ impl Server {
     pub(crate) fn http_get(&self, path: &str) -> (u16, String) {
         let mut stream = std::net::TcpStream::connect(&self.http).expect("connects");
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("writes");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");

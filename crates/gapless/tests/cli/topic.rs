@@ -63,12 +63,14 @@ fn a_purge_removes_for_ever() {
     let server = Server::start();
     server.run(&["pub", "t", "x", "--count", "10", "--create"]).ok();
     server.run(&["topic", "purge", "t", "--below", "4"]).ok().prints(&["3 messages of t are gone"]);
-    let ran = server.run(&["topic", "purge", "t", "--all", "--json"]).ok();
+    server.run(&["topic", "purge", "t", "--all"]).exits(2).says("--yes");
+    assert_eq!(server.run(&["topic", "show", "t", "--json"]).ok().json()[0]["first"], 4);
+    let ran = server.run(&["topic", "purge", "t", "--all", "--yes", "--json"]).ok();
     assert_eq!(ran.json()[0]["purged"], 7);
     server.run(&["pub", "t", "y"]).ok().shows("t seq 11 ");
     server.run(&["topic", "purge", "t", "--below", "99"]).exits(5).says("99");
     server.run(&["topic", "purge", "t"]).exits(2).says("--below");
-    server.run(&["topic", "purge", "nowhere", "--all"]).exits(6);
+    server.run(&["topic", "purge", "nowhere", "--all", "--yes"]).exits(6);
 }
 
 #[test]
