@@ -56,7 +56,8 @@ keys! {
         localhost and the name in http.listen; * for all";
     "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";
     "journal.tail_bytes" = "67108864", "bytes of the newest messages kept in memory";
-    "journal.seal_bytes" = "67108864", "bytes of log after which a segment is written";
+    "journal.seal_bytes" = "67108864", "bytes of log after which a segment is written, at least \
+        1048576";
     "journal.recovery_threads" = "2", "threads that read history";
     "limits.topics_max" = "10000000", "most topics";
     "limits.subscriptions_max" = "1000000", "most subscriptions";
