@@ -423,6 +423,22 @@ impl Member {
         self.reading.is_some() || !self.grants.is_empty()
     }
 
+    /// Whether the group has messages that wait for a member, beyond what this one has.
+    pub fn has_more(&self) -> bool {
+        let MemberHandle { inner, group, .. } = &self.handle;
+        let (source, frontier) = {
+            let state = group.lock();
+            if state.machine.counts().ready > 0 {
+                return true;
+            }
+            (state.machine.settings().source.clone(), state.machine.frontier())
+        };
+        inner.topics.matching(&source).iter().any(|cell| {
+            let state = cell.lock();
+            state.is_durable() && state.visible > frontier
+        })
+    }
+
     /// The next step. Waits if there is nothing yet. Dropping the future loses nothing: what
     /// it was woken for goes to another member, and what it had leased comes next time.
     ///

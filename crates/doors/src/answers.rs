@@ -1,8 +1,8 @@
 //! The broker's answers as verbs, and its errors as numbers of the one list.
 
 use gapless_broker::{
-    FollowError, GroupError, JournalStats, MemberError, ReadError, SubscribeError, TopicError,
-    TopicInfo,
+    BrokerState, FollowError, GroupError, JournalStats, MemberError, ReadError, SubscribeError,
+    TopicError, TopicInfo,
 };
 use gapless_core::{PubSubError, PublishAck, Seq};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb};
@@ -128,6 +128,16 @@ pub(crate) fn or_error<T>(result: Result<T, TopicError>, good: impl FnOnce(T) ->
     match result {
         Ok(value) => good(value),
         Err(failed) => Verb::Error(topic_error(&failed)),
+    }
+}
+
+/// The name of what the broker is doing, the same at every door.
+pub(crate) fn state_name(state: BrokerState) -> &'static str {
+    match state {
+        BrokerState::Starting => "starting",
+        BrokerState::Listening => "listening",
+        BrokerState::Online => "online",
+        BrokerState::Error => "error",
     }
 }
 

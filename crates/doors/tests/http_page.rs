@@ -96,7 +96,7 @@ fn c2_people_get_the_page_and_programs_the_state() {
     for part in ["server", "totals", "rates", "journal", "flush", "recovery", "history", "topics"] {
         assert!(json[part].is_object(), "{part}: {json:#}");
     }
-    assert_eq!(json["server"]["state"], "Listening");
+    assert_eq!(json["server"]["state"], "listening");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn the_state_is_true_at_once() {
     server.put("/v1/topics/a.two", &json!({})).is(201);
     publish(&server.broker, "a.one", 7);
     let now = state(&server, "");
-    assert_eq!(now["server"]["state"], "Online");
+    assert_eq!(now["server"]["state"], "online");
     assert_eq!(now["server"]["epoch"], server.broker.epoch().to_string());
     assert_eq!(now["totals"]["topics"], 2);
     assert_eq!(now["totals"]["messages"], 7);
@@ -221,12 +221,12 @@ fn d5_subscribers_of_all_doors_are_shown_with_their_states() {
         std::thread::yield_now();
     };
     let rows = found["subscribers"]["rows"].as_array().expect("rows");
-    let online = rows.iter().find(|row| row["state"] == "Online").expect("who follows");
+    let online = rows.iter().find(|row| row["state"] == "online").expect("who follows");
     assert_eq!((&online["pattern"], &online["behind"]), (&json!("d5"), &json!(0)));
     assert!(online["delivered_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
     assert_eq!(online["session"]["door"], "http");
     assert!(online["session"]["address"].as_str().is_some_and(|at| at.starts_with("127.0.0.1:")));
-    let connected = rows.iter().find(|row| row["state"] == "Connected").expect("who is silent");
+    let connected = rows.iter().find(|row| row["state"] == "connected").expect("who is silent");
     assert_eq!(connected["session"]["door"], "native");
     let one = state(&server, "?show=subscribers&state=online");
     assert_eq!(one["subscribers"]["matching"], 1);

@@ -66,9 +66,9 @@ fn a_purge_says_how_many_are_gone() {
     server.broker.publish_batch(&topic, &messages, &Default::default()).wait().unwrap();
     let purged = server.post("/v1/topics/a/purge?below=3", "").is(200).json();
     assert_eq!((purged["purged"].clone(), purged["topic"]["first"].clone()), (2.into(), 3.into()));
-    assert_eq!(server.post("/v1/topics/a/purge", "").is(200).json()["purged"], 1);
+    assert_eq!(server.post("/v1/topics/a/purge?all=true", "").is(200).json()["purged"], 1);
     server.post("/v1/topics/a/purge?below=99", "").problem(409, "Ahead");
-    server.post("/v1/topics/none/purge", "").problem(404, "UnknownTopic");
+    server.post("/v1/topics/none/purge?all=true", "").problem(404, "UnknownTopic");
 }
 
 #[test]

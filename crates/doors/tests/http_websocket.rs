@@ -187,7 +187,7 @@ fn a_bad_upgrade_and_a_page_of_another_site_are_refused_with_a_problem() {
     refused(&[("Origin", "https://evil.example")], "403");
     refused(&[("Origin", "null")], "403");
     refused(&[("Origin", "https://good.example")], "101");
-    refused(&[("Origin", "http://here")], "101");
+    refused(&[("Origin", "http://localhost")], "101");
     // A client that offers another protocol is answered with events.
     refused(&[("Upgrade", "h2c")], "200");
 }

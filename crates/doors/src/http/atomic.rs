@@ -11,16 +11,15 @@ use gapless_broker::{Atomic, MemberHandle};
 use gapless_core::{
     Durability, Expect, Lease, Message, PublishAck, PublishOptions, RejectReason, Seq, TopicName,
 };
-use gapless_protocol::ErrorCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::http::body::Whole;
+use crate::http::body::{Whole, in_words};
 use crate::http::groups::held;
-use crate::http::incoming::Incoming;
+use crate::http::incoming::{Incoming, KEY_MISSING};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::http::publish::one_of;
+use crate::http::publish::{one_of, position_json, unknown_topic};
 use crate::http::server::{Shared, blocking};
 use crate::http::topics::topic_name;
 
@@ -98,7 +97,7 @@ async fn commit(
             "topic": topic.as_str(),
             "first": accepted.first.0,
             "last": accepted.last.0,
-            "position": accepted.position.0,
+            "position": position_json(accepted),
             "durability": accepted.durability.name(),
             "duplicate": accepted.duplicate,
         }))
@@ -113,9 +112,8 @@ fn read(shared: &Shared, bytes: &Bytes) -> Result<Read, Problem> {
         return Err(Problem::bad_request("the body is a JSON object with `parts`"));
     }
     let asked: Asked<'_> = serde_json::from_slice(bytes).map_err(|why| {
-        Problem::bad_request(format_args!("the body is not the JSON that is asked for: {why}"))
-            .with("line", why.line())
-            .with("column", why.column())
+        let detail = format!("the body is not the JSON that is asked for: {}", in_words(&why));
+        Problem::bad_request(detail).with("line", why.line()).with("column", why.column())
     })?;
     let nothing = asked.parts.is_empty() && asked.acks.is_empty();
     if nothing || asked.parts.len() > PARTS_MAX {
@@ -151,6 +149,10 @@ fn read(shared: &Shared, bytes: &Bytes) -> Result<Read, Problem> {
         }
         let topic_last = part.expect_seq.map(|seq| Expect::TopicLast(Seq(seq)));
         let key_last = part.expect_key_seq.map(|seq| Expect::KeyLast(Seq(seq)));
+        // The condition is about the key of the first message.
+        if key_last.is_some() && messages[0].key.is_none() {
+            return Err(Problem::bad_request(KEY_MISSING));
+        }
         let expect = one_of("expect_seq", topic_last, "expect_key_seq", key_last)?;
         parts.push(Part { topic, messages, expect });
     }
@@ -162,8 +164,7 @@ fn refused(shared: &Shared, topics: &[TopicName], reason: RejectReason) -> Probl
     let missing = |topic: &&TopicName| shared.broker.describe_topic(topic).is_err();
     match topics.iter().find(missing) {
         Some(topic) if reason == RejectReason::UnknownTopic => {
-            let detail = format_args!("there is no topic {topic}; nothing was published");
-            Problem::new(ErrorCode::UnknownTopic, detail).with("topic", topic.as_str())
+            unknown_topic(topic).with("topic", topic.as_str())
         }
         _ => reason.into(),
     }

@@ -49,10 +49,34 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         return Err(Problem::bad_request("the body is a JSON array; send an object"));
     }
     serde_json::from_slice(bytes).map_err(|why| {
-        Problem::bad_request(format_args!("the body is not the JSON that is asked for: {why}"))
-            .with("line", why.line())
-            .with("column", why.column())
+        let detail = format!("the body is not the JSON that is asked for: {}", in_words(&why));
+        Problem::bad_request(detail).with("line", why.line()).with("column", why.column())
     })
+}
+
+/// What is wrong with JSON, in words of JSON rather than of Rust.
+pub(crate) fn in_words(why: &serde_json::Error) -> String {
+    let text = why.to_string();
+    let Some((found, expected)) = text.split_once(", expected ") else { return text };
+    let (expected, place) = match expected.split_once(" at line ") {
+        Some((expected, place)) => (expected, format!(" at line {place}")),
+        None => (expected, String::new()),
+    };
+    let found = match found {
+        "invalid type: sequence" => "invalid type: array",
+        "invalid type: map" => "invalid type: object",
+        found => found,
+    };
+    let expected = match expected {
+        "u64" => "a whole number from 0",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u8" => "a whole number from 0 to 255",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        structure if structure.starts_with("struct ") => "an object",
+        expected => expected,
+    };
+    format!("{found}, expected {expected}{place}")
 }
 
 /// Reads a body to its end. A body of one piece is not copied.

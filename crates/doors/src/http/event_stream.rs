@@ -99,7 +99,7 @@ pub(crate) fn event_stream(
         feed,
         keep_alive,
         timer,
-        idle: true,
+        sent: false,
         closed: Box::pin(async move { shared.closed().await }),
         state: State::Opening,
         _permit: permit,
@@ -111,8 +111,8 @@ struct EventStream<F> {
     feed: F,
     keep_alive: KeepAlive,
     timer: Interval,
-    /// Nothing was sent since the last tick.
-    idle: bool,
+    /// Something was sent since the timer was set.
+    sent: bool,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
     state: State,
     _permit: OwnedSemaphorePermit,
@@ -142,20 +142,19 @@ impl<F: Feed> EventStream<F> {
             return Poll::Ready(Some(Bytes::from_static(b": the server is closing\n\n")));
         }
         if let Poll::Ready(events) = self.feed.poll_events(context) {
-            self.idle = false;
+            self.sent = true;
             if events.is_none() {
                 self.state = State::Ended;
             }
             return Poll::Ready(events);
         }
-        // The timer is not set anew for every frame, which would cost more than the frame:
-        // when it ticks, what was sent since decides.
-        while self.timer.poll_tick(context).is_ready() {
-            if std::mem::replace(&mut self.idle, true) {
-                return Poll::Ready(Some(self.keep_alive.comment.clone()));
-            }
+        // The time counts from the last frame. It is set when the feed has run dry, not for
+        // every frame of many.
+        if std::mem::take(&mut self.sent) {
+            self.timer.reset();
         }
-        Poll::Pending
+        let comment = &self.keep_alive.comment;
+        self.timer.poll_tick(context).map(|_| Some(comment.clone()))
     }
 }
 

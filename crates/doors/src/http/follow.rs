@@ -28,6 +28,7 @@ use crate::http::follow::sse::{Format, SseFeed};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::http::server::{Peer, Shared, blocking};
+use crate::http::topics::pattern_of;
 
 /// The longest time between two comments that keep a stream alive, in seconds.
 const KEEP_ALIVE_SECS_MAX: u64 = 3600;
@@ -85,8 +86,7 @@ async fn follow_pattern(
         let detail = "say what to follow: ?pattern=orders.created or ?pattern=orders.%3E";
         refused("pattern", detail)
     })?;
-    let pattern = Pattern::parse(&text)
-        .map_err(|failed| Problem::new(ErrorCode::BadPattern, failed).with("pattern", text))?;
+    let pattern = pattern_of(&text)?;
     let asked = Asked::read(params, &headers, peer)?;
     let upgrade = websocket_of(upgrade, &headers)?;
     follow(shared, asked, upgrade, move |broker, from| Ok(broker.subscribe(&pattern, from)?)).await
@@ -115,7 +115,7 @@ impl Asked {
 }
 
 fn keep_alive(params: &mut Params) -> Result<KeepAlive, Problem> {
-    let (secs, text) = (params.parsed("keep_alive_secs")?, params.text("keep_alive_text")?);
+    let (secs, text) = (params.number("keep_alive_secs")?, params.text("keep_alive_text")?);
     if secs.is_none() && text.is_none() {
         return Ok(KeepAlive::default());
     }

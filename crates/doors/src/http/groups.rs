@@ -18,16 +18,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json as JsonAnswer, Router};
 use gapless_broker::{Broker, From, GroupError, GroupInfo};
-use gapless_core::{GroupStart, Pattern, Position, TopicName};
+use gapless_core::{GroupStart, Position, TopicName};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use crate::http::body::Json;
 use crate::http::follow::start;
-use crate::http::params::Params;
+use crate::http::params::{Params, number_of};
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
-use crate::http::topics::{TopicPath, topic_name};
+use crate::http::topics::{TopicPath, pattern_of, topic_name};
 
 pub(crate) use info::{group_json, summary_json};
 pub(crate) use members::{Members, sweep};
@@ -61,9 +61,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 /// Where a group begins: as a follower does, or after a position.
 fn start_of(text: &str) -> Result<GroupStart, Problem> {
     if let Some(position) = text.strip_prefix("position:") {
-        let position = position
-            .parse()
-            .map_err(|why| Problem::bad_request(format_args!("{text:?} cannot be used: {why}")))?;
+        let position = number_of("position", position)?;
         return Ok(GroupStart::Position(Position(position)));
     }
     Ok(match start::parse(text)? {
@@ -90,11 +88,9 @@ async fn list(
     State(shared): State<Arc<Shared>>,
     mut params: Params,
 ) -> Result<JsonAnswer<Value>, Problem> {
-    let pattern = params.text("pattern")?.unwrap_or_else(|| ">".into());
-    let pattern =
-        Pattern::parse(&pattern).map_err(|why| Problem::new(ErrorCode::BadPattern, why))?;
+    let pattern = pattern_of(&params.text("pattern")?.unwrap_or_else(|| ">".into()))?;
     let after = params.text("after")?.map(|after| topic_name(&after)).transpose()?;
-    let limit = params.parsed("limit")?.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX);
+    let limit = params.count("limit", LIST_DEFAULT, LIST_MAX)?;
     params.finish()?;
     let broker = shared.broker.clone();
     let answer = blocking(move || {

@@ -17,7 +17,7 @@ use gapless_core::Pattern;
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::answers::journal_json;
+use crate::answers::{journal_json, state_name};
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
 
@@ -112,16 +112,6 @@ fn put_topics(text: &mut String, broker: &Broker, max: usize) {
     each("gapless_topic_bytes", "bytes kept, about", &|topic| topic.bytes);
 }
 
-/// The name of what the broker is doing.
-pub(crate) fn state_name(broker: &Broker) -> &'static str {
-    match broker.state() {
-        BrokerState::Starting => "starting",
-        BrokerState::Listening => "listening",
-        BrokerState::Online => "online",
-        BrokerState::Error => "error",
-    }
-}
-
 async fn about(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(about_json(&shared))
 }
@@ -132,7 +122,7 @@ pub(crate) fn about_json(shared: &Shared) -> Value {
     json!({
         "name": "gapless",
         "version": env!("CARGO_PKG_VERSION"),
-        "state": state_name(broker),
+        "state": state_name(broker.state()),
         "epoch": broker.epoch().to_string(),
         "time_ms": broker.now().0,
         "since_ms": shared.since.0,

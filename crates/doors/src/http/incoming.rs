@@ -17,12 +17,17 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::http::body::in_words;
 use crate::http::problem::Problem;
 use crate::http::publish::one_of;
 use crate::http::shown::CONTENT_TYPE;
 
 /// What is said of a body that was given as JSON.
 const APPLICATION_JSON: &str = "application/json";
+
+/// Why a condition on a key without a key is refused.
+pub(crate) const KEY_MISSING: &str =
+    "`expect_key_seq` is about a key, and the message has none: add `key`";
 
 /// A message as JSON.
 #[derive(Debug, Default, Deserialize)]
@@ -72,7 +77,7 @@ pub(crate) fn message(bytes: &Bytes, now: Timestamp) -> Result<(Message, Option<
         return Err(Problem::bad_request("a message is a JSON object"));
     }
     let incoming: Incoming<'_> = serde_json::from_slice(bytes)
-        .map_err(|why| Problem::bad_request(format_args!("this is no message: {why}")))?;
+        .map_err(|why| Problem::bad_request(format!("this is no message: {}", in_words(&why))))?;
     incoming.into_message(|part| bytes.slice_ref(part), now)
 }
 
@@ -108,6 +113,9 @@ impl Incoming<'_> {
         message.validate().map_err(|why| Problem::new(ErrorCode::InvalidPayload, why))?;
         let topic_last = self.expect_seq.map(|seq| Expect::TopicLast(Seq(seq)));
         let key_last = self.expect_key_seq.map(|seq| Expect::KeyLast(Seq(seq)));
+        if key_last.is_some() && message.key.is_none() {
+            return Err(Problem::bad_request(KEY_MISSING));
+        }
         Ok((message, one_of("expect_seq", topic_last, "expect_key_seq", key_last)?))
     }
 }

@@ -14,6 +14,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
@@ -23,12 +24,14 @@ use gapless_core::{
     TopicName,
 };
 use gapless_protocol::ErrorCode;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::http::body::Frames;
 use crate::http::incoming;
 use crate::http::problem::Problem;
-use crate::http::publish::rejected;
+use crate::http::publish::{position_json, rejected};
 use crate::http::server::{Shared, blocking};
 
 /// Lines of one batch, at most.
@@ -44,19 +47,22 @@ const REFUSED_MAX: u64 = 1000;
 /// Bytes of answers after which they are sent, though more could be gathered.
 const ANSWER_BYTES: usize = 16 * 1024;
 
-/// Takes a body of lines, and answers while it comes.
-pub(crate) fn take(
+/// Takes a body of lines, and answers while it comes. A client that sends no body before it was
+/// asked to (`Expect: 100-continue`) is answered after the first piece, since reading is what
+/// asks for it.
+pub(crate) async fn take(
     shared: Arc<Shared>,
     topic: TopicName,
     options: PublishOptions,
-    body: Body,
+    request: Request,
     each: bool,
 ) -> Response {
-    let intake = Intake {
+    let is_expecting = request.headers().contains_key(header::EXPECT);
+    let mut intake = Intake {
         shared,
         topic,
         options,
-        frames: Frames(body),
+        frames: Frames(request.into_body()),
         rest: BytesMut::new(),
         lines: 0,
         waiting: VecDeque::new(),
@@ -65,6 +71,9 @@ pub(crate) fn take(
         answers: Answers { each, ..Answers::default() },
         input: Input::Open,
     };
+    if is_expecting {
+        intake.read_next().await;
+    }
     let stream = futures_util::stream::unfold(intake, |mut intake| async move {
         let answers = intake.step().await?;
         Some((Ok::<_, Infallible>(answers), intake))
@@ -87,6 +96,31 @@ struct Intake {
     batch: Batch,
     answers: Answers,
     input: Input,
+}
+
+/// A line that an exported range has beside its messages, so that it can be imported as it is:
+/// its end, or a gap in it.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Mark {
+    end: bool,
+    gap: Option<IgnoredAny>,
+    #[serde(rename = "from")]
+    _from: Option<IgnoredAny>,
+    #[serde(rename = "to")]
+    _to: Option<IgnoredAny>,
+    #[serde(rename = "next")]
+    _next: Option<IgnoredAny>,
+    #[serde(rename = "cursor")]
+    _cursor: Option<IgnoredAny>,
+    #[serde(rename = "more")]
+    _more: Option<IgnoredAny>,
+}
+
+impl Mark {
+    fn is(line: &[u8]) -> bool {
+        serde_json::from_slice::<Self>(line).is_ok_and(|mark| mark.end || mark.gap.is_some())
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -125,16 +159,7 @@ impl Intake {
             let reading = self.input == Input::Open && !full;
             match (reading, self.waiting.front_mut()) {
                 (_, None) if !self.answers.is_empty() => return Some(self.answers.take()),
-                (true, None) => {
-                    tokio::select! {
-                        biased;
-                        frame = self.frames.next() => self.read(frame).await,
-                        () = self.shared.closed() => {
-                            let detail = "the server is closing; what came before is answered";
-                            self.stop(&Problem::new(ErrorCode::ShuttingDown, detail));
-                        }
-                    }
-                }
+                (true, None) => self.read_next().await,
                 (true, Some(front)) => {
                     tokio::select! {
                         biased;
@@ -154,6 +179,18 @@ impl Intake {
                     self.answers.end(self.lines);
                 }
                 (false, None) => return None,
+            }
+        }
+    }
+
+    /// Waits for a piece of the body, or for the end of the server.
+    async fn read_next(&mut self) {
+        tokio::select! {
+            biased;
+            frame = self.frames.next() => self.read(frame).await,
+            () = self.shared.closed() => {
+                let detail = "the server is closing; what came before is answered";
+                self.stop(&Problem::new(ErrorCode::ShuttingDown, detail));
             }
         }
     }
@@ -219,6 +256,7 @@ impl Intake {
                 let line = self.lines;
                 self.publish_one(line, message, expect).await
             }
+            Err(_) if Mark::is(&line) => Ok(()),
             Err(problem) => {
                 self.publish_batch().await?;
                 let line = self.lines;
@@ -437,7 +475,7 @@ impl Answers {
             "count": run.count,
             "first": run.first.0,
             "last": run.last.last.0,
-            "position": run.last.position.0,
+            "position": position_json(&run.last),
             "durability": run.last.durability.name(),
             "duplicate": run.last.duplicate,
         }));

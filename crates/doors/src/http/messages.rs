@@ -15,7 +15,7 @@ use gapless_broker::Delivered;
 use gapless_core::{Position, RejectReason, Seq, TopicName};
 use gapless_protocol::ErrorCode;
 
-use crate::http::params::Params;
+use crate::http::params::{Params, number_of};
 use crate::http::problem::Problem;
 use crate::http::publish::{
     HEADER_PREFIX, Wishes, ack_answer, create_if_missing, publish, rejected,
@@ -78,7 +78,7 @@ async fn publish_lines(
         // says whether it needs subscribers.
         return Err(rejected(&shared.broker, &topic, RejectReason::UnknownTopic));
     }
-    Ok(lines::take(shared, topic, wishes.options, request.into_body(), each))
+    Ok(lines::take(shared, topic, wishes.options, request, each).await)
 }
 
 async fn read(
@@ -121,10 +121,11 @@ async fn latest_body(
 
 async fn cancel(
     State(shared): State<Arc<Shared>>,
-    Path(id): Path<u64>,
+    Path(id): Path<String>,
     params: Params,
 ) -> Result<StatusCode, Problem> {
     params.finish()?;
+    let id = number_of("id", &id)?;
     if shared.broker.cancel_delayed(Position(id)).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
@@ -188,12 +189,10 @@ fn shown(shared: &Shared, topic: &TopicName, found: &Delivered) -> Response {
     ([(header::CONTENT_TYPE, json)], out).into_response()
 }
 
-/// The body as it was sent, with everything else in headers. What somebody else has published
-/// must not act as a page of this server, whatever type it claims to have.
+/// The body as it was sent, with everything else in headers.
 fn raw(found: Delivered) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let number = |number: u64| HeaderValue::from(number);
     headers.insert("gapless-seq", number(found.seq.0));
     headers.insert("gapless-position", number(found.position.0));

@@ -81,6 +81,29 @@ impl Params {
         parsed.map(Some)
     }
 
+    /// A whole number.
+    pub(crate) fn number<T: TryFrom<u64>>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<T>, Problem> {
+        self.text(name)?.map(|text| number_of(name, &text)).transpose()
+    }
+
+    /// How many of something: from 1 to `max`.
+    pub(crate) fn count(
+        &mut self,
+        name: &'static str,
+        default: usize,
+        max: usize,
+    ) -> Result<usize, Problem> {
+        match self.number(name)?.unwrap_or(default) {
+            count if (1..=max).contains(&count) => Ok(count),
+            count => Err(Problem::bad_request(format_args!(
+                "`{name}={count}` cannot be used: it goes from 1 to {max}"
+            ))),
+        }
+    }
+
     /// Whether a switch is on: `true`, `1`, `yes`, or the name alone.
     pub(crate) fn switch(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
         let Some(text) = self.text(name)? else { return Ok(None) };
@@ -102,6 +125,15 @@ pub(crate) fn text_of(name: &str, value: &[u8]) -> Result<String, Problem> {
         Ok(text) => Ok(text.to_owned()),
         Err(_) => Err(Problem::bad_request(format_args!("`{name}` is not UTF-8"))),
     }
+}
+
+pub(crate) fn number_of<T: TryFrom<u64>>(name: &str, text: &str) -> Result<T, Problem> {
+    let number = text.parse::<u64>().ok().and_then(|number| T::try_from(number).ok());
+    number.ok_or_else(|| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let why = if digits { "it is too large" } else { "it is a whole number from 0" };
+        Problem::bad_request(format_args!("`{name}={text}` cannot be used: {why}"))
+    })
 }
 
 pub(crate) fn switch_of(name: &str, text: &str) -> Result<bool, Problem> {
@@ -147,17 +179,24 @@ mod tests {
         let mut params = Params::parse("key=a%20b+c%2B&raw=%ff&n=7&on&x=1&x=2");
         assert_eq!(params.text("key").unwrap().unwrap(), "a b c+");
         assert_eq!(params.bytes("raw").unwrap().unwrap(), &b"\xff"[..]);
-        assert_eq!(params.parsed::<u64>("n").unwrap(), Some(7));
+        assert_eq!(params.number::<u64>("n").unwrap(), Some(7));
         assert_eq!(params.switch("on").unwrap(), Some(true));
         assert_eq!(params.every("x").len(), 2);
         params.finish().unwrap();
     }
 
     #[test]
+    fn d20_a_number_that_is_none_is_told_in_plain_words() {
+        let detail = |text| number_of::<u32>("n", text).unwrap_err().detail;
+        assert_eq!(detail("-1"), "`n=-1` cannot be used: it is a whole number from 0");
+        assert_eq!(detail("5000000000"), "`n=5000000000` cannot be used: it is too large");
+    }
+
+    #[test]
     fn what_is_wrong_or_left_over_is_named() {
         let detail = |problem: Problem| problem.detail;
         let mut params = Params::parse("n=x&raw=%ff&twice=1&twice=2&expct_seq=3");
-        assert!(detail(params.parsed::<u64>("n").unwrap_err()).contains("n=x"));
+        assert!(detail(params.number::<u64>("n").unwrap_err()).contains("n=x"));
         assert!(detail(params.text("raw").unwrap_err()).contains("UTF-8"));
         assert!(detail(params.bytes("twice").unwrap_err()).contains("more than once"));
         let left = detail(params.finish().unwrap_err());

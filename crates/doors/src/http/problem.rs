@@ -14,6 +14,7 @@ use gapless_protocol::{ErrorAnswer, ErrorCode};
 use serde_json::{Map, Value, json};
 
 use crate::answers;
+use crate::http::publish::unknown_topic;
 
 /// The media type of all problems.
 pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -88,24 +89,57 @@ impl From<ErrorAnswer> for Problem {
 
 impl From<TopicError> for Problem {
     fn from(failed: TopicError) -> Self {
-        answers::topic_error(&failed).into()
+        match &failed {
+            TopicError::Unknown(topic) => unknown_topic(topic),
+            TopicError::Exists(topic) => Self::new(
+                ErrorCode::TopicExists,
+                format_args!(
+                    "topic {topic} exists with other settings; PATCH /v1/topics/{topic} changes them"
+                ),
+            ),
+            _ => answers::topic_error(&failed).into(),
+        }
     }
 }
 
 impl From<GroupError> for Problem {
     fn from(failed: GroupError) -> Self {
-        let members = match &failed {
-            GroupError::Active { members, .. } => Some(*members),
-            _ => None,
-        };
         let problem = Self::from(answers::group_error(&failed));
-        members.map_or(problem.clone(), |members| problem.with("members", members))
+        let (detail, problem) = match &failed {
+            GroupError::Unknown(group) => {
+                (format!("there is no group {group}; PUT /v1/groups/{group} creates it"), problem)
+            }
+            GroupError::Exists(group) => (
+                format!(
+                    "group {group} exists with other settings; PATCH /v1/groups/{group} changes \
+                     them"
+                ),
+                problem,
+            ),
+            GroupError::Active { group, members } => (
+                format!(
+                    "group {group} has {members} members; let them leave first, or add force=true"
+                ),
+                problem.with("members", *members),
+            ),
+            _ => return problem,
+        };
+        Self { detail, ..problem }
     }
 }
 
 impl From<SubscribeError> for Problem {
     fn from(failed: SubscribeError) -> Self {
-        answers::subscribe_error(&failed).into()
+        match &failed {
+            SubscribeError::NeedsTopic(source) => Self::new(
+                ErrorCode::NeedsTopic,
+                format_args!(
+                    "a seq, a time and last-per-key need one existing topic, which {source} is not; \
+                     begin at beginning, now or a cursor"
+                ),
+            ),
+            _ => answers::subscribe_error(&failed).into(),
+        }
     }
 }
 
@@ -180,7 +214,7 @@ pub(crate) async fn everywhere(request: Request, next: Next) -> Response {
     let detail = match (code, std::str::from_utf8(&said)) {
         (ErrorCode::MethodNotAllowed, _) => {
             let allowed = parts.headers.get(header::ALLOW).and_then(|allow| allow.to_str().ok());
-            let allowed = allowed.unwrap_or("none");
+            let allowed = allowed.unwrap_or("none").replace(',', ", ");
             format!("{method} is not offered here; these are: {allowed}")
         }
         (_, Ok(said)) if !said.is_empty() => said.to_owned(),

@@ -1,23 +1,27 @@
 //! What a publish asks for beside its body, and what it is answered.
 //!
-//! Everything can be said in the address or in headers, whichever suits the client: `key` or
-//! `Gapless-Key`, and so on. What is said twice is taken from the address.
+//! Everything can be given in the address or in headers, whichever suits the client: `key` or
+//! `Gapless-Key`, and so on. What is given in both is refused, and so is a header of ours that
+//! does not exist: a misspelt condition must not publish without it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use gapless_broker::{Broker, Publishing};
 use gapless_core::{
-    Durability, Expect, Message, PublishAck, PublishOptions, RejectReason, Seq, Timestamp,
-    TopicName, TopicSettings,
+    Accepted, Durability, Expect, Message, Position, PublishAck, PublishOptions, RejectReason, Seq,
+    Timestamp, TopicName, TopicSettings,
 };
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::http::params::{Params, switch_of, text_of};
+use crate::http::incoming::KEY_MISSING;
+use crate::http::params::{Params, number_of, switch_of, text_of};
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
 use crate::http::shown::CONTENT_TYPE;
@@ -26,6 +30,9 @@ use crate::http::shown::CONTENT_TYPE;
 const PREFIX: &str = "gapless-";
 /// What the names of a message's own headers begin with.
 pub(crate) const HEADER_PREFIX: &str = "gapless-header-";
+
+/// How like a known header (1 is the same) another must be to be taken for its misspelling.
+const LIKENESS_MIN: f64 = 0.8;
 
 /// How long a publish waits for room in the journal before it is refused with `QueueFull`.
 const ROOM_WAIT: Duration = Duration::from_secs(2);
@@ -47,8 +54,8 @@ impl Wishes {
         params: &mut Params,
         now: Timestamp,
     ) -> Result<Self, Problem> {
-        let mut wishes = Self::read_options(headers, params)?;
-        let mut given = Given { headers, params };
+        let mut given = Given::new(headers, params);
+        let mut wishes = Self::options(&mut given)?;
         let message = &mut wishes.message;
         message.key = given.bytes("key")?;
         message.id = given.bytes("id")?;
@@ -74,13 +81,23 @@ impl Wishes {
                 .ok_or_else(|| Problem::bad_request("a header is given as header=name=value"))?;
             message.headers.push((text_of("header", &pair[..at])?, pair.slice(at + 1..)));
         }
+        given.finish(|name| name.starts_with(HEADER_PREFIX))?;
         message.validate_parts()?;
+        if message.key.is_none() && key_last.is_some() {
+            return Err(Problem::bad_request(KEY_MISSING));
+        }
         Ok(wishes)
     }
 
     /// Reads what a request says about all its messages together.
     pub(crate) fn read_options(headers: &HeaderMap, params: &mut Params) -> Result<Self, Problem> {
-        let mut given = Given { headers, params };
+        let mut given = Given::new(headers, params);
+        let wishes = Self::options(&mut given)?;
+        given.finish(|_| false)?;
+        Ok(wishes)
+    }
+
+    fn options(given: &mut Given<'_>) -> Result<Self, Problem> {
         let mut wishes = Self::default();
         if let Some(word) = given.text("durability")? {
             let durability = Durability::from_name(&word).ok_or_else(|| {
@@ -108,20 +125,71 @@ impl ValidateParts for Message {
     }
 }
 
+/// Refuses our headers on all paths that do not read them, where they would have no effect.
+pub(crate) async fn no_idle_headers(request: Request, next: Next) -> Response {
+    let path = request.uri().path().strip_prefix("/v1/topics/");
+    let topic = path.and_then(|path| path.strip_suffix("/messages"));
+    let reads = request.method() == Method::POST && topic.is_some_and(|name| !name.contains('/'));
+    let ours = |name: &&HeaderName| name.as_str().starts_with(PREFIX);
+    match request.headers().keys().find(ours).filter(|_| !reads) {
+        None => next.run(request).await,
+        Some(name) => Problem::bad_request(format_args!(
+            "the header `{}` has no effect here, only with POST /v1/topics/{{name}}/messages",
+            shown(name.as_str())
+        ))
+        .into_response(),
+    }
+}
+
 /// The parameters and headers of a request, asked together.
 struct Given<'a> {
     headers: &'a HeaderMap,
     params: &'a mut Params,
+    /// The headers that were asked for.
+    known: Vec<HeaderName>,
 }
 
-impl Given<'_> {
+impl<'a> Given<'a> {
+    fn new(headers: &'a HeaderMap, params: &'a mut Params) -> Self {
+        Self { headers, params, known: Vec::new() }
+    }
+
     fn bytes(&mut self, name: &'static str) -> Result<Option<Bytes>, Problem> {
-        if let Some(value) = self.params.bytes(name)? {
-            return Ok(Some(value));
-        }
         let header = format!("{PREFIX}{}", name.replace('_', "-"));
         let header = HeaderName::from_bytes(header.as_bytes()).expect("our names are names");
-        Ok(self.headers.get(header).map(share))
+        let mut values = self.headers.get_all(&header).iter();
+        let (first, second) = (values.next().map(share), values.next());
+        if second.is_some() {
+            let detail = format!("the header `{}` is given more than once", shown(header.as_str()));
+            return Err(Problem::bad_request(detail));
+        }
+        let in_address = self.params.bytes(name)?;
+        let value = one_of(name, in_address, &shown(header.as_str()), first)?;
+        self.known.push(header);
+        Ok(value)
+    }
+
+    /// That no header of ours is left over but those that `others` knows.
+    fn finish(self, others: impl Fn(&str) -> bool) -> Result<(), Problem> {
+        let left = self.headers.keys().find(|name| {
+            let text = name.as_str();
+            text.starts_with(PREFIX) && !others(text) && !self.known.contains(name)
+        });
+        let Some(left) = left else { return Ok(()) };
+        let likeness = |known: &&HeaderName| {
+            strsim::jaro_winkler(&known.as_str()[PREFIX.len()..], &left.as_str()[PREFIX.len()..])
+        };
+        let likest = self.known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        let near = likest.filter(|known| likeness(known) >= LIKENESS_MIN);
+        let hint = match near {
+            Some(near) => format!("did you mean `{}`?", shown(near.as_str())),
+            None => {
+                let known = self.known.iter().map(|name| shown(name.as_str()));
+                format!("these are: {}", known.collect::<Vec<_>>().join(", "))
+            }
+        };
+        let left = shown(left.as_str());
+        Err(Problem::bad_request(format_args!("there is no header `{left}` here; {hint}")))
     }
 
     fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
@@ -130,15 +198,21 @@ impl Given<'_> {
 
     fn number(&mut self, name: &'static str) -> Result<Option<u64>, Problem> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        let number = text.parse().map_err(|_| {
-            Problem::bad_request(format_args!("`{name}` is {text:?}; it is a whole number"))
-        });
-        number.map(Some)
+        number_of(name, &text).map(Some)
     }
 }
 
 fn share(value: &axum::http::HeaderValue) -> Bytes {
     Bytes::copy_from_slice(value.as_bytes())
+}
+
+/// A header's name as people write it.
+fn shown(name: &str) -> String {
+    let words = name.split('-').map(|word| match word.split_at_checked(1) {
+        Some((first, rest)) => first.to_ascii_uppercase() + rest,
+        None => String::new(),
+    });
+    words.collect::<Vec<_>>().join("-")
 }
 
 /// The one of two that was given.
@@ -167,8 +241,19 @@ pub(crate) async fn publish(
     let ack = with_room(&shared.broker, || start(&shared.broker, topic, &message, options)).await?;
     match ack {
         PublishAck::Rejected(reason) => Err(rejected(&shared.broker, topic, reason)),
+        PublishAck::Accepted(accepted) if accepted.duplicate => {
+            let position = position_of(&shared.broker, topic, accepted.last).await?;
+            Ok(PublishAck::Accepted(Accepted { position, ..accepted }))
+        }
         ack => Ok(ack),
     }
+}
+
+/// Where a message is that was published before; 0 if it is gone, or cannot be read now.
+async fn position_of(broker: &Broker, topic: &TopicName, seq: Seq) -> Result<Position, Problem> {
+    let (broker, topic) = (broker.clone(), topic.clone());
+    let found = blocking(move || broker.read(&topic, seq)).await?;
+    Ok(found.ok().flatten().map_or(Position(0), |found| found.position))
 }
 
 async fn start(
@@ -206,8 +291,8 @@ where
     tokio::time::timeout(ROOM_WAIT, trying).await.unwrap_or_else(|_| full())
 }
 
-/// The problem of a refused publish. Nobody follows a topic that is not there: then that is
-/// what must be said.
+/// The problem of a refused publish. A topic that does not exist has no followers either: then
+/// that is the reason.
 pub(crate) fn rejected(broker: &Broker, topic: &TopicName, reason: RejectReason) -> Problem {
     let missing = match reason {
         RejectReason::UnknownTopic => true,
@@ -217,10 +302,16 @@ pub(crate) fn rejected(broker: &Broker, topic: &TopicName, reason: RejectReason)
     if !missing {
         return reason.into();
     }
+    unknown_topic(topic)
+}
+
+/// That a topic does not exist, and what creates it.
+pub(crate) fn unknown_topic(topic: &TopicName) -> Problem {
     Problem::new(
         ErrorCode::UnknownTopic,
         format_args!(
-            "there is no topic {topic}; make it with PUT /v1/topics/{topic}, or add create=true"
+            "there is no topic {topic}; PUT /v1/topics/{topic} creates it, and so does publishing \
+             with POST /v1/topics/{topic}/messages?create=true"
         ),
     )
 }
@@ -237,13 +328,20 @@ pub(crate) async fn create_if_missing(shared: &Shared, topic: &TopicName) -> Res
     .await?
 }
 
+/// Where the last message of an ack is; `null` if it was published before and is not looked up,
+/// or gone.
+pub(crate) fn position_json(accepted: &Accepted) -> Value {
+    let unknown = accepted.duplicate && accepted.position == Position(0);
+    if unknown { Value::Null } else { accepted.position.0.into() }
+}
+
 /// The ack of one message.
 pub(crate) fn ack_json(topic: &TopicName, ack: &PublishAck) -> Value {
     match ack {
         PublishAck::Accepted(accepted) => json!({
             "topic": topic.as_str(),
             "seq": accepted.last.0,
-            "position": accepted.position.0,
+            "position": position_json(accepted),
             "durability": accepted.durability.name(),
             "duplicate": accepted.duplicate,
         }),

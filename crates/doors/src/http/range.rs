@@ -29,9 +29,9 @@ use crate::http::shown::Shown;
 use crate::http::topics::TopicPath;
 
 /// Messages in one JSON object, at most.
-const LIMIT_MAX: u64 = 10_000;
+const LIMIT_MAX: usize = 10_000;
 /// Messages in one JSON object, unless the request says otherwise.
-const LIMIT_DEFAULT: u64 = 100;
+const LIMIT_DEFAULT: usize = 100;
 /// Bytes of the messages in one JSON object, about.
 const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes of lines that are sent together, about.
@@ -46,23 +46,23 @@ pub(crate) async fn read(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let from = params.text("from")?.map_or(Ok(From::Beginning), |text| start::parse(&text))?;
-    let to = params.parsed::<u64>("to")?.map(Seq);
-    let limit = params.parsed::<u64>("limit")?;
-    let wait = params.parsed::<u64>("wait_ms")?.map(Duration::from_millis);
+    let to = params.number("to")?.map(Seq);
+    let wait = params.number("wait_ms")?.map(Duration::from_millis);
     let lines = match params.text("format")?.as_deref() {
         None => accepts_lines(&headers),
         Some("ndjson") => true,
         Some("json") => false,
         Some(_) => return Err(Problem::bad_request("format is json or ndjson")),
     };
+    let (default, max) = if lines { (usize::MAX, usize::MAX) } else { (LIMIT_DEFAULT, LIMIT_MAX) };
+    let limit = params.count("limit", default, max)?;
     params.finish()?;
     let permit = stream_permit(&shared)?;
     let mut range = Range::open(&shared, topic, from, to, permit).await?;
+    range.left = limit;
     if lines {
-        range.left = limit.unwrap_or(u64::MAX);
         return Ok(range.into_lines());
     }
-    range.left = limit.unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX);
     if let Some(wait) = wait {
         range.wait(wait.min(WAIT_MAX)).await?;
     }
@@ -81,7 +81,7 @@ struct Range {
     /// The first seq that is not in it.
     end: Seq,
     /// How many messages may still be shown.
-    left: u64,
+    left: usize,
     /// Whether history is done: then what is not there at once is not in the range.
     live: bool,
     over: bool,

@@ -29,7 +29,7 @@ use crate::http::wire::{Io, Wire};
 use crate::http::{
     atomic, authorization, body, durable, follow, groups, health, messages, origin, page, problem,
 };
-use crate::http::{source, topics};
+use crate::http::{publish, source, topics};
 use crate::{DoorError, sockets};
 
 /// How long accepting rests after it failed.
@@ -251,9 +251,9 @@ fn router(shared: Arc<Shared>, hosts: Arc<Hosts>) -> Router {
         .fallback(problem::no_such_path)
         .layer(from_fn_with_state(Arc::clone(&shared), body::in_time))
         .layer(DefaultBodyLimit::max(options.body_bytes_max))
+        .layer(from_fn(publish::no_idle_headers))
         .layer(from_fn_with_state(Arc::clone(&shared), origin::guard))
         .layer(from_fn(authorization::guard))
-
         .with_state(shared);
     // What is around all paths sees their answers whole, with what axum adds to them at last.
     Router::new()

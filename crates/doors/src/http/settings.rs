@@ -3,6 +3,8 @@
 //! A change names what shall be different; what it does not name stays. `null` gives a setting
 //! back to the default.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use gapless_broker::TopicInfo;
@@ -12,6 +14,8 @@ use gapless_core::{
     TopicSettings,
 };
 use gapless_protocol::ErrorCode;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
@@ -25,11 +29,11 @@ pub(crate) struct Changes {
     #[serde(deserialize_with = "named")]
     durability: Named<String>,
     #[serde(deserialize_with = "named")]
-    retention: Named<RetentionChanges>,
+    retention: Named<Object<RetentionChanges>>,
     #[serde(deserialize_with = "named")]
     compaction: Named<CompactionChanges>,
     #[serde(deserialize_with = "named")]
-    dedup: Named<DedupChanges>,
+    dedup: Named<Object<DedupChanges>>,
     #[serde(deserialize_with = "named")]
     delivery: Named<String>,
     #[serde(deserialize_with = "named")]
@@ -52,7 +56,10 @@ struct RetentionChanges {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "compaction is true, false, or {\"tombstone_grace_ms\": a time in milliseconds}"
+)]
 enum CompactionChanges {
     Switch(bool),
     #[serde(rename_all = "snake_case")]
@@ -77,6 +84,28 @@ pub(crate) fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Option::deserialize(from).map(Some)
 }
 
+/// A JSON object. Members could also be read from an array, in their order; nobody means that.
+#[derive(Debug, Default)]
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        from.deserialize_map(Members(PhantomData))
+    }
+}
+
 impl Changes {
     /// The settings with these changes.
     pub(crate) fn apply(self, mut settings: TopicSettings) -> Result<TopicSettings, Problem> {
@@ -89,7 +118,7 @@ impl Changes {
         match self.retention {
             None => {}
             Some(None) => settings.retention = Retention::default(),
-            Some(Some(changes)) => {
+            Some(Some(Object(changes))) => {
                 let retention = &mut settings.retention;
                 if let Some(age) = changes.age_ms {
                     retention.age = age.map(Duration::from_millis);
@@ -112,7 +141,7 @@ impl Changes {
         match self.dedup {
             None => {}
             Some(None) => settings.dedup = DedupWindow::default(),
-            Some(Some(changes)) => {
+            Some(Some(Object(changes))) => {
                 let dedup = &mut settings.dedup;
                 dedup.time = changes.time_ms.map_or(dedup.time, Duration::from_millis);
                 dedup.count = changes.count.unwrap_or(dedup.count);

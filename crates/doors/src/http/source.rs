@@ -51,7 +51,7 @@ struct Asked {
 
 /// A switch, or a time in milliseconds.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "retention is true, false, or a time in milliseconds")]
 enum RetentionAsked {
     Switch(bool),
     Millis(u64),
@@ -74,9 +74,9 @@ impl Asked {
                 Err(_) => RetentionAsked::Switch(switch_of("retention", &text)?),
             });
         }
-        asked.retention_millis = params.parsed("retention_millis")?.or(asked.retention_millis);
-        asked.retention_bytes = params.parsed("retention_bytes")?.or(asked.retention_bytes);
-        asked.retention_count = params.parsed("retention_count")?.or(asked.retention_count);
+        asked.retention_millis = params.number("retention_millis")?.or(asked.retention_millis);
+        asked.retention_bytes = params.number("retention_bytes")?.or(asked.retention_bytes);
+        asked.retention_count = params.number("retention_count")?.or(asked.retention_count);
         asked.compaction = params.switch("compaction")?.or(asked.compaction);
         params.finish()?;
         Ok(asked)
@@ -207,7 +207,7 @@ async fn push(
     params.finish()?;
     let pushed: Result<Pushed<'_>, _> = serde_json::from_slice(&bytes);
     let pushed = pushed.map_err(|why| {
-        let detail = format_args!("send {{\"key\": …, \"data\": …}}: {why}");
+        let detail = format!("send {{\"key\": …, \"data\": …}}: {}", body::in_words(&why));
         Problem::bad_request(detail).with("line", why.line()).with("column", why.column())
     })?;
     let message = pushed.into_message(|part| bytes.slice_ref(part))?;

@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json as JsonAnswer, Router};
+use gapless_broker::TopicError;
 use gapless_core::{Pattern, Seq, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
@@ -51,15 +52,22 @@ pub(crate) fn topic_name(text: &str) -> Result<TopicName, Problem> {
     })
 }
 
+/// A pattern, or a problem that says what is wrong with it.
+pub(crate) fn pattern_of(text: &str) -> Result<Pattern, Problem> {
+    let refused = |why| {
+        let detail = format_args!("{text:?} is no pattern: {why}");
+        Problem::new(ErrorCode::BadPattern, detail).with("pattern", text)
+    };
+    Pattern::parse(text).map_err(refused)
+}
+
 async fn list(
     State(shared): State<Arc<Shared>>,
     mut params: Params,
 ) -> Result<JsonAnswer<Value>, Problem> {
-    let pattern = params.text("pattern")?.unwrap_or_else(|| ">".into());
-    let pattern =
-        Pattern::parse(&pattern).map_err(|why| Problem::new(ErrorCode::BadPattern, why))?;
+    let pattern = pattern_of(&params.text("pattern")?.unwrap_or_else(|| ">".into()))?;
     let after = params.text("after")?.map(|after| topic_name(&after)).transpose()?;
-    let limit = params.parsed("limit")?.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX);
+    let limit = params.count("limit", LIST_DEFAULT, LIST_MAX)?;
     params.finish()?;
     let broker = shared.broker.clone();
     let mut topics = blocking(move || broker.list_topics(&pattern)).await?;
@@ -127,7 +135,14 @@ async fn delete(
 ) -> Result<StatusCode, Problem> {
     params.finish()?;
     let broker = shared.broker.clone();
-    blocking(move || broker.delete_topic(&name)).await??;
+    let deleted = blocking(move || broker.delete_topic(&name)).await?;
+    deleted.map_err(|failed| match failed {
+        TopicError::Unknown(name) => {
+            let detail = format_args!("there is no topic {name}; nothing was deleted");
+            Problem::new(ErrorCode::UnknownTopic, detail)
+        }
+        failed => failed.into(),
+    })?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -136,8 +151,14 @@ async fn purge(
     TopicPath(name): TopicPath,
     mut params: Params,
 ) -> Result<JsonAnswer<Value>, Problem> {
-    let below = params.parsed("below")?.map(Seq);
+    let below = params.number("below")?.map(Seq);
+    let all = params.switch("all")?.unwrap_or(false);
     params.finish()?;
+    if below.is_some() == all {
+        let detail = "say what goes, for ever: `below=1000` (the first seq that stays) or \
+                      `all=true`";
+        return Err(Problem::bad_request(detail));
+    }
     let broker = shared.broker.clone();
     let (gap, info) = blocking(move || {
         let below = match below {

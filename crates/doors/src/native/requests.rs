@@ -14,7 +14,7 @@ use gapless_protocol::{
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
-use crate::answers::{error, journal_json, or_error, topic_info, trouble};
+use crate::answers::{error, journal_json, or_error, state_name, topic_info, trouble};
 use crate::native::group_requests;
 use crate::native::server::Shared;
 use crate::sessions::Session;
@@ -101,7 +101,7 @@ fn found_or_not(found: Option<Delivered>) -> Verb {
 
 fn stats(shared: &Shared) -> serde_json::Value {
     serde_json::json!({
-        "state": format!("{:?}", shared.broker.state()),
+        "state": state_name(shared.broker.state()),
         "epoch": shared.broker.epoch().to_string(),
         "connections": shared.sessions().len(),
         "subscriptions": shared.broker.subscribers().len(),

@@ -26,9 +26,9 @@ use crate::http::shown::Shown;
 use crate::http::topics::TopicPath;
 
 /// Messages in one answer, at most.
-const MESSAGES_MAX: u32 = 10_000;
+const MESSAGES_MAX: usize = 10_000;
 /// Messages in one answer, unless the request says otherwise.
-const MESSAGES_DEFAULT: u32 = 100;
+const MESSAGES_DEFAULT: usize = 100;
 /// Bytes of the messages in one answer, about.
 const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 /// How long a request may wait for the first message.
@@ -41,13 +41,10 @@ pub(super) async fn fetch(
     TopicPath(group): TopicPath,
     mut params: Params,
 ) -> Result<Response, Problem> {
-    let max = params.parsed("max")?.unwrap_or(MESSAGES_DEFAULT);
-    let wait = params.parsed("wait_ms")?.map_or(Duration::ZERO, Duration::from_millis);
+    let max = params.count("max", MESSAGES_DEFAULT, MESSAGES_MAX)? as u32;
+    let wait = params.number("wait_ms")?.map_or(Duration::ZERO, Duration::from_millis);
     let name = params.text("member")?;
     params.finish()?;
-    if max == 0 || max > MESSAGES_MAX {
-        return Err(Problem::bad_request(format_args!("`max` is 1 to {MESSAGES_MAX}")));
-    }
     let wait = wait.clamp(WAIT_MIN, WAIT_MAX);
     let _permit = stream_permit(&shared)?;
     let using = shared.members.join(&shared, &group, name)?;
@@ -93,8 +90,9 @@ async fn take(session: &Session, answer: &mut Answer) -> Result<(), MemberError>
     }
     loop {
         answer.put(rest);
-        answer.more = rest.is_some() || member.has_unread();
-        if answer.is_full() || (answer.has_something() && !answer.more) {
+        let unread = rest.is_some() || member.has_unread();
+        if answer.is_full() || (answer.has_something() && !unread) {
+            answer.more = unread || member.has_more();
             return Ok(());
         }
         match member.next().await? {

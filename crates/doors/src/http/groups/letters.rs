@@ -30,7 +30,7 @@ pub(super) async fn list(
     mut params: Params,
 ) -> Result<Response, Problem> {
     let which = filter(&mut params)?;
-    let limit = params.parsed("limit")?.unwrap_or(LIST_DEFAULT).clamp(1, LETTERS_MAX);
+    let limit = params.count("limit", LIST_DEFAULT, LETTERS_MAX)?;
     params.finish()?;
     let broker = shared.broker.clone();
     // One more tells whether there are more.
@@ -76,7 +76,7 @@ pub(super) async fn redrive(
     mut params: Params,
 ) -> Result<JsonAnswer<Value>, Problem> {
     let which = filter(&mut params)?;
-    let rate = params.parsed::<u32>("rate")?;
+    let rate = params.number::<u32>("rate")?;
     params.finish()?;
     let broker = shared.broker.clone();
     let done = blocking(move || broker.redrive(&group, &which, rate)).await??;
@@ -119,8 +119,8 @@ fn filter(params: &mut Params) -> Result<LetterFilter, Problem> {
         .text("topic")?
         .map(|text| Pattern::parse(&text).map_err(|why| Problem::new(ErrorCode::BadPattern, why)));
     Ok(LetterFilter {
-        from: params.parsed("from")?.map(Seq),
-        to: params.parsed("to")?.map(Seq),
+        from: params.number("from")?.map(Seq),
+        to: params.number("to")?.map(Seq),
         topic: topic.transpose()?,
         error: params.text("error")?,
         key: params.bytes("key")?,

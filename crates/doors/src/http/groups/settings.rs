@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use gapless_core::retry::{RetryPolicy, Waits};
 use gapless_core::time::whole_ms;
-use gapless_core::{Durability, GroupSettings, Mode, OnGap, Pattern};
+use gapless_core::{Durability, GroupSettings, Mode, OnGap};
 use gapless_protocol::ErrorCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{start_of, start_text};
 use crate::http::problem::Problem;
-use crate::http::settings::{Named, named, word};
+use crate::http::settings::{Named, Object, named, word};
+use crate::http::topics::pattern_of;
 
 /// What a request wants to be different.
 #[derive(Debug, Default, Deserialize)]
@@ -28,7 +29,7 @@ pub(super) struct Changes {
     #[serde(deserialize_with = "named")]
     attempts_max: Named<u32>,
     #[serde(deserialize_with = "named")]
-    retry: Named<RetryIn>,
+    retry: Named<Object<RetryIn>>,
     #[serde(deserialize_with = "named")]
     dead_letters: Named<bool>,
     #[serde(deserialize_with = "named")]
@@ -60,7 +61,7 @@ impl Changes {
         let source = self.source.as_deref().ok_or_else(|| {
             Problem::bad_request("say what the group reads: {\"source\": \"orders.>\"}")
         })?;
-        let settings = GroupSettings::new(pattern(source)?);
+        let settings = GroupSettings::new(pattern_of(source)?);
         self.apply(settings)
     }
 
@@ -68,7 +69,7 @@ impl Changes {
     pub(super) fn apply(self, mut settings: GroupSettings) -> Result<GroupSettings, Problem> {
         let plain = GroupSettings::new(settings.source.clone());
         if let Some(source) = self.source {
-            settings.source = pattern(&source)?;
+            settings.source = pattern_of(&source)?;
         }
         if let Some(mode) = self.mode {
             settings.mode = word("mode", &mode, Mode::from_name)?;
@@ -80,7 +81,7 @@ impl Changes {
             settings.lease = lease.map_or(plain.lease, Duration::from_millis);
         }
         if let Some(retry) = self.retry {
-            settings.retry = retry.map_or(Ok(plain.retry), RetryIn::policy)?;
+            settings.retry = retry.map_or(Ok(plain.retry), |Object(retry)| retry.policy())?;
         }
         if let Some(on_gap) = self.on_gap {
             let read = |text: String| word("on_gap", &text, OnGap::from_name);
@@ -130,10 +131,6 @@ impl RetryIn {
     }
 }
 
-fn pattern(text: &str) -> Result<Pattern, Problem> {
-    Pattern::parse(text).map_err(|why| Problem::new(ErrorCode::BadPattern, why))
-}
-
 /// All settings.
 pub(super) fn settings_json(settings: &GroupSettings) -> Value {
     let jitter_percent = settings.retry.jitter_percent;
@@ -167,7 +164,7 @@ pub(super) fn settings_json(settings: &GroupSettings) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use gapless_core::{GroupStart, Timestamp};
+    use gapless_core::{GroupStart, Pattern, Timestamp};
 
     use super::*;
 

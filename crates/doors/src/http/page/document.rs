@@ -5,10 +5,11 @@
 
 use std::cmp::Reverse;
 
-use gapless_broker::{Broker, BrokerState, MemberInfo, SubscriberState};
+use gapless_broker::{Broker, MemberInfo, SubscriberState};
 use gapless_core::{Timestamp, TopicName};
 use serde_json::{Map, Value, json};
 
+use crate::answers;
 use crate::http::page::clients::Client;
 use crate::http::page::groups;
 use crate::http::page::sampler::Sampler;
@@ -57,16 +58,10 @@ pub(crate) fn document(
 }
 
 fn server(broker: &Broker, opened: Timestamp, viewers: usize) -> Value {
-    let state = match broker.state() {
-        BrokerState::Starting => "Starting",
-        BrokerState::Listening => "Listening",
-        BrokerState::Online => "Online",
-        BrokerState::Error => "Error",
-    };
     json!({
         "name": "gapless",
         "version": env!("CARGO_PKG_VERSION"),
-        "state": state,
+        "state": answers::state_name(broker.state()),
         "trouble": broker.failure(),
         "epoch": broker.epoch().to_string(),
         "since_ms": opened.0,
@@ -283,10 +278,10 @@ pub(crate) fn page_of(count: usize, view: &View) -> (usize, usize) {
 
 pub(crate) fn state_name(state: SubscriberState) -> &'static str {
     match state {
-        SubscriberState::Connected => "Connected",
-        SubscriberState::Recovering => "Recovering",
-        SubscriberState::Online => "Online",
-        SubscriberState::Offline => "Offline",
+        SubscriberState::Connected => "connected",
+        SubscriberState::Recovering => "recovering",
+        SubscriberState::Online => "online",
+        SubscriberState::Offline => "offline",
     }
 }
 

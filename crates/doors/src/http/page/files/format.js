@@ -71,6 +71,11 @@ export function moment(ms) {
   return new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");
 }
 
+/** A word as a heading or a cell begins with it. */
+export function capital(word) {
+  return word.charAt(0).toUpperCase() + word.slice(1);
+}
+
 /** "1 topic", "2 topics". */
 export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;

@@ -2,7 +2,7 @@
 
 import { chart, sparkline } from "../charts.js";
 import { h, Lines, mark, say } from "../dom.js";
-import { byteRate, bytes, clock, count, micros, plural, rate, span } from "../format.js";
+import { byteRate, bytes, capital, clock, count, micros, plural, rate, span } from "../format.js";
 import { sentence } from "./events.js";
 
 export const nav = "Overview";
@@ -106,7 +106,7 @@ export function open() {
     query: { show: "overview,topics,events", sort: "rate", rows: BUSIEST },
     update({ server, totals, rates, history, flush: flushed, recovery: recovering, journal, topics, events }) {
       if (!totals) return;
-      say(state, server.state);
+      say(state, capital(server.state));
       mark(state, "data-state", server.state);
       say(about, `gapless ${server.version}, up ${span(Date.now() - server.since_ms)}, store ${server.epoch}`);
       trouble.hidden = !server.trouble && !journal.full;

@@ -1,7 +1,7 @@
 // Who is connected, what they follow, and how far they are.
 
 import { h, Lines, mark, say } from "../dom.js";
-import { bytes, count, moment, plural, span } from "../format.js";
+import { bytes, capital, count, moment, plural, span } from "../format.js";
 import { pager } from "./topics.js";
 
 export const nav = "Subscribers";
@@ -97,7 +97,7 @@ function line() {
   return {
     element: h("tr", {}, h("td", {}, state), follows, client, behind, delivered),
     update(row) {
-      say(state, row.state);
+      say(state, capital(row.state));
       mark(state, "data-state", row.state);
       const groups = (row.members ?? []).map((each) =>
         `group ${each.group}: ${count(each.in_flight)} in flight${each.active ? "" : ", stands by"}`);
