@@ -22,7 +22,7 @@ fn patch(path: &str, json: &Value) -> Request {
 }
 
 #[test]
-fn d17_hints_name_calls_of_http() {
+fn hints_name_calls_of_http() {
     let server = Server::open();
     let put = "PUT /v1/topics/no";
     says(&server.get("/topic/no/push?message=x").problem(404, "UnknownTopic"), &[put]);
@@ -42,7 +42,7 @@ fn d17_hints_name_calls_of_http() {
 }
 
 #[test]
-fn d17_a_method_that_is_not_offered_is_told_those_that_are() {
+fn a_method_that_is_not_offered_is_told_those_that_are() {
     let server = Server::open();
     let answer = server.post("/v1/topics/a", "").problem(405, "MethodNotAllowed");
     says(&answer, &["POST is not offered here; these are: GET, HEAD, PUT, PATCH, DELETE"]);
@@ -50,7 +50,7 @@ fn d17_a_method_that_is_not_offered_is_told_those_that_are() {
 }
 
 #[test]
-fn d17_a_wildcard_inside_a_token_is_explained() {
+fn a_wildcard_inside_a_token_is_explained() {
     let server = Server::open();
     for path in ["/v1/topics?pattern=h%2A", "/v1/follow?pattern=h%2A", "/v1/groups?pattern=h%2A"] {
         says(&server.get(path).problem(400, "BadPattern"), &["h*", "a token of its own"]);
@@ -60,7 +60,7 @@ fn d17_a_wildcard_inside_a_token_is_explained() {
 }
 
 #[test]
-fn d20_what_is_wrong_with_json_is_told_in_words_of_json() {
+fn what_is_wrong_with_json_is_told_in_words_of_json() {
     let server = Server::open();
     server.put("/v1/topics/a", &json!({})).is(201);
     for (path, body, words) in [
@@ -90,7 +90,7 @@ fn d20_what_is_wrong_with_json_is_told_in_words_of_json() {
 }
 
 #[test]
-fn d21_a_byte_of_the_address_that_must_be_escaped_is_named() {
+fn a_byte_of_the_address_that_must_be_escaped_is_named() {
     let server = Server::open();
     let answer = server.get("/v1/topics?pattern=o.>").problem(400, "BadRequest");
     says(&answer, &["byte 22 of the address is '>'", "write %3E"]);

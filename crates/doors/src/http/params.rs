@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn d20_a_number_that_is_none_is_told_in_plain_words() {
+    fn a_number_that_is_none_is_told_in_plain_words() {
         let detail = |text| number_of::<u32>("n", text).unwrap_err().detail;
         assert_eq!(detail("-1"), "`n=-1` cannot be used: it is a whole number from 0");
         assert_eq!(detail("5000000000"), "`n=5000000000` cannot be used: it is too large");

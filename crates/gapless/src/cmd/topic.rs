@@ -106,7 +106,8 @@ enum TopicCommand {
     /// Remove messages of a topic, for ever
     #[command(after_help = "Examples:\n  gapless topic purge orders.created --below 1000     \
                             1000 is the first that stays\n  gapless topic purge orders.created \
-                            --all --yes     without asking\n\nSeqs are not given again: what is published next goes on.")]
+                            --all --yes     without asking\n\nSeqs are not given again: what is \
+                            published next goes on.")]
     #[command(group = ArgGroup::new("which").required(true).args(["below", "all"]))]
     Purge {
         /// Which topic
