@@ -37,6 +37,7 @@ fn a_subsystem_writes_below_its_own_prefix_and_nowhere_else_of_the_system() {
         let created = jobs.ensure_topic(&name(other), TopicSettings::default());
         assert!(matches!(created, Err(TopicError::System(_))), "{other}");
     }
+    drop(jobs);
     let broker = world.close(broker);
     assert_eq!(broker.describe_topic(&state).unwrap().next.0, 2);
     assert_eq!(broker.describe_topic(&name("orders")).unwrap().next.0, 2);
