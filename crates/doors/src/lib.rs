@@ -1,7 +1,9 @@
 //! The doors of gapless: they translate between a protocol and the broker, and hold no rules.
 
 mod answers;
+mod budget;
 pub mod http;
+mod machine;
 pub mod native;
 mod numbered;
 mod sessions;
@@ -9,6 +11,7 @@ mod sockets;
 
 use std::path::PathBuf;
 
+pub use budget::Budget;
 pub use sessions::Sessions;
 
 /// Why a door did not open.

@@ -20,6 +20,15 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// How long what was sent may stay without a sign of having arrived.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
+/// How long a peer may take nothing of what is written to it, unless the configuration says
+/// otherwise.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Bytes that the kernel takes of a connection before they are sent. Without it each peer that
+/// does not read has up to 4 MiB in the kernel, and some hundreds of them use up what the kernel
+/// has for all TCP connections of the machine.
+const UNSENT_BYTES: u32 = 128 * 1024;
+
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
@@ -45,8 +54,19 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     options.set_tcp_keepalive(&probes)?;
     #[cfg(target_os = "linux")]
     options.set_tcp_user_timeout(Some(DEAD_AFTER))?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    options.set_tcp_notsent_lowat(UNSENT_BYTES)?;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    options.set_send_buffer_size(UNSENT_BYTES as usize)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
+}
+
+/// Notes that a connection is ended because its peer took nothing for too long. The peer cannot be
+/// told: what it did not take is in the way. It sees the end behind that, and can resume.
+pub(crate) fn slow_reader_ended(door: &'static str, peer: &str) {
+    tracing::info!(door, peer, "a client took nothing for too long; it can resume from its cursor");
+    metrics::counter!("gapless_slow_readers_ended_total", "door" => door).increment(1);
 }
 
 #[cfg(test)]
@@ -68,6 +88,7 @@ mod tests {
             assert_eq!(socket.tcp_user_timeout().unwrap(), Some(DEAD_AFTER));
             assert_eq!(socket.tcp_keepalive_time().unwrap(), PROBE_AFTER);
             assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE_EVERY);
+            assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT_BYTES);
         }
         drop(peer);
     }

@@ -64,6 +64,12 @@ keys! {
     "limits.message_bytes_max" = "4128768", "largest message in bytes";
     "limits.recovery_bytes_max" = "268435456", "bytes of history in memory for all who recover";
     "limits.mailbox_bytes_max" = "8388608", "bytes that wait for a subscriber of volatile subjects";
+    "limits.memory_bytes" = "auto", "memory for unfinished requests and unsent answers of all \
+        connections together, in bytes; auto is a quarter of the machine's, or of the control group's";
+    "limits.memory_wait_ms" = "10000", "how long a connection waits for that memory before it is \
+        refused, and may hold some without getting on while it is short";
+    "limits.write_timeout_ms" = "120000", "how long a client may take nothing of what is sent to it \
+        before its connection is ended; it can resume";
     "durability" = "flushed", "default durability: memory, written or flushed";
 }
 

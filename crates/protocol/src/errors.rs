@@ -118,6 +118,7 @@ errors! {
     236 UnknownMember DidNotHappen "this connection has no such membership",
     237 GroupDeleted DidNotHappen "the group is deleted",
     238 NoOrigin DidNotHappen "the topic of a dead letter is gone: make it anew, then drive again",
+    239 OutOfMemory DidNotHappen "the memory of all connections is used up: send again later",
 
     300 BadRequest DidNotHappen "the request cannot be read: a parameter, a header or the body is wrong",
     301 NoSuchPath DidNotHappen "there is nothing at this path",

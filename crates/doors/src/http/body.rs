@@ -1,4 +1,4 @@
-//! The body of a request: within its size, within its time.
+//! The body of a request: within its size, within its time, within the memory of all.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,6 +16,8 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use tokio::time::Sleep;
 
+use crate::Budget;
+use crate::budget::{OutOfMemory, Share};
 use crate::http::problem::Problem;
 use crate::http::server::Shared;
 
@@ -26,7 +28,7 @@ impl FromRequest<Arc<Shared>> for Whole {
     type Rejection = Problem;
 
     async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        read(request.into_body(), shared.options.body_bytes_max).await.map(Self)
+        read(request.into_body(), shared).await.map(Self)
     }
 }
 
@@ -79,8 +81,10 @@ pub(crate) fn in_words(why: &serde_json::Error) -> String {
     format!("{found}, expected {expected}{place}")
 }
 
-/// Reads a body to its end. A body of one piece is not copied.
-pub(crate) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+/// Reads a body to its end. A body of one piece is not copied. What is returned counts in the budget
+/// until the last part of it is dropped.
+pub(crate) async fn read(body: Body, shared: &Shared) -> Result<Bytes, Problem> {
+    let bytes_max = shared.options.body_bytes_max;
     let too_large = || {
         let detail = format_args!("the body has more than {bytes_max} bytes");
         Problem::new(ErrorCode::BodyTooLarge, detail).with("max", bytes_max)
@@ -88,32 +92,108 @@ pub(crate) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem>
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large());
     }
-    let mut frames = Frames(body);
-    let Some(first) = frames.next().await? else { return Ok(Bytes::new()) };
+    let mut upload = Upload::new(body, &shared.options.memory);
+    let Some(first) = upload.next().await? else { return Ok(Bytes::new()) };
     if first.len() > bytes_max {
         return Err(too_large());
     }
-    let Some(second) = frames.next().await? else { return Ok(first) };
-    let expected = frames.0.size_hint().exact().unwrap_or(0) as usize;
-    let mut whole = BytesMut::with_capacity(first.len() + second.len() + expected);
-    whole.extend_from_slice(&first);
+    upload.hold(first.len()).await?;
+    let Some(second) = upload.next().await? else { return Ok(upload.counted(first)) };
+    // It grows with what has come: a length is a promise.
+    let mut whole = BytesMut::from(&first[..]);
+    drop(first);
     let mut next = Some(second);
     while let Some(piece) = next {
-        if whole.len() + piece.len() > bytes_max {
+        let bytes = whole.len() + piece.len();
+        if bytes > bytes_max {
             return Err(too_large());
         }
+        upload.hold(bytes).await?;
         whole.extend_from_slice(&piece);
-        next = frames.next().await?;
+        upload.hold(whole.capacity()).await?;
+        next = upload.next().await?;
     }
-    Ok(whole.freeze())
+    Ok(upload.counted(whole.freeze()))
+}
+
+/// A body that is being read, and what is held of it meanwhile.
+pub(crate) struct Upload {
+    frames: Frames,
+    share: Share,
+    /// When what is held is looked at: it may not be held for long while memory is short.
+    due: Option<Pin<Box<Sleep>>>,
+}
+
+impl Upload {
+    pub(crate) fn new(body: Body, memory: &Budget) -> Self {
+        Self { frames: Frames(body), share: memory.share(), due: None }
+    }
+
+    /// The next piece; `None` at the end. It can be called off without loss.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let Self { frames, share, due } = self;
+        let Some(due) = due else { return frames.next().await };
+        loop {
+            tokio::select! {
+                biased;
+                piece = frames.next() => return piece,
+                () = due.as_mut() => {
+                    if share.budget().is_short() {
+                        return Err(out_of_memory(&share.budget().out_of_memory()));
+                    }
+                    let again = due.deadline() + share.budget().patience();
+                    due.as_mut().reset(again);
+                }
+            }
+        }
+    }
+
+    /// Waits until so many bytes may be held in all.
+    pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), Problem> {
+        self.share.grow(bytes).await.map_err(|short| out_of_memory(&short))?;
+        self.watch();
+        Ok(())
+    }
+
+    /// Says how many bytes are held now, of something new.
+    pub(crate) fn holds(&mut self, bytes: usize) {
+        self.share.set(bytes);
+        self.due = None;
+        self.watch();
+    }
+
+    fn watch(&mut self) {
+        let patience = self.share.budget().patience();
+        if !self.share.is_counted() {
+            self.due = None;
+        } else if self.due.is_none() {
+            self.due = Some(Box::pin(tokio::time::sleep(patience)));
+        }
+    }
+
+    /// The bytes of the whole body, which count until they are dropped.
+    fn counted(self, bytes: Bytes) -> Bytes {
+        struct Counted(Bytes, #[expect(dead_code, reason = "gives back when dropped")] Share);
+        impl AsRef<[u8]> for Counted {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        if self.share.is_counted() { Bytes::from_owner(Counted(bytes, self.share)) } else { bytes }
+    }
+}
+
+/// The problem of a request for which there is no memory.
+pub(crate) fn out_of_memory(short: &OutOfMemory) -> Problem {
+    Problem::new(ErrorCode::OutOfMemory, short)
 }
 
 /// The pieces of a body, as they come.
-pub(crate) struct Frames(pub(crate) Body);
+struct Frames(Body);
 
 impl Frames {
     /// The next piece; `None` at the end. Trailers are passed over.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         loop {
             let polled =
                 std::future::poll_fn(|context| Pin::new(&mut self.0).poll_frame(context)).await;

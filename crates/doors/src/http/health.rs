@@ -70,6 +70,9 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, Problem>
         let detail = "no recorder of metrics is installed in this process";
         return Err(Problem::new(ErrorCode::NotOffered, detail).with_status(StatusCode::NOT_FOUND));
     };
+    let memory = &shared.options.memory;
+    metrics::gauge!("gapless_memory_bytes").set(memory.used() as f64);
+    metrics::gauge!("gapless_memory_bytes_max").set(memory.bytes_max() as f64);
     let (broker, max) = (shared.broker.clone(), shared.options.metrics_topics_max);
     let text = blocking(move || {
         let mut text = recorder.render();

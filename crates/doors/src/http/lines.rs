@@ -28,7 +28,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::http::body::Frames;
+use crate::http::body::Upload;
 use crate::http::incoming;
 use crate::http::problem::Problem;
 use crate::http::publish::{position_json, rejected};
@@ -58,11 +58,11 @@ pub(crate) async fn take(
     each: bool,
 ) -> Response {
     let is_expecting = request.headers().contains_key(header::EXPECT);
+    let upload = Upload::new(request.into_body(), &shared.options.memory);
     let mut intake = Intake {
-        shared,
         topic,
         options,
-        frames: Frames(request.into_body()),
+        upload,
         rest: BytesMut::new(),
         lines: 0,
         waiting: VecDeque::new(),
@@ -70,6 +70,7 @@ pub(crate) async fn take(
         batch: Batch::default(),
         answers: Answers { each, ..Answers::default() },
         input: Input::Open,
+        shared,
     };
     if is_expecting {
         intake.read_next().await;
@@ -86,7 +87,7 @@ struct Intake {
     shared: Arc<Shared>,
     topic: TopicName,
     options: PublishOptions,
-    frames: Frames,
+    upload: Upload,
     /// The beginning of a line whose end has not come yet.
     rest: BytesMut,
     /// How many lines were read.
@@ -166,7 +167,7 @@ impl Intake {
                         acks = std::future::poll_fn(|context| front.publishing.poll_all(context)) => {
                             self.acknowledge(acks);
                         }
-                        frame = self.frames.next() => self.read(frame).await,
+                        frame = self.upload.next() => self.read(frame).await,
                     }
                 }
                 (false, Some(front)) => {
@@ -187,7 +188,7 @@ impl Intake {
     async fn read_next(&mut self) {
         tokio::select! {
             biased;
-            frame = self.frames.next() => self.read(frame).await,
+            frame = self.upload.next() => self.read(frame).await,
             () = self.shared.closed() => {
                 let detail = "the server is closing; what came before is answered";
                 self.stop(&Problem::new(ErrorCode::ShuttingDown, detail));
@@ -198,7 +199,7 @@ impl Intake {
     /// Takes the lines out of a piece of the body.
     async fn read(&mut self, frame: Result<Option<Bytes>, Problem>) {
         let done = match frame {
-            Ok(Some(piece)) => self.lines_of(piece).await,
+            Ok(Some(piece)) => self.piece(piece).await,
             Ok(None) => {
                 // The last line may end without a line's end.
                 let last = std::mem::take(&mut self.rest).freeze();
@@ -214,6 +215,22 @@ impl Intake {
         if let Err(problem) = done {
             self.stop(&problem);
         }
+    }
+
+    /// Takes a piece of the body, once there is memory for it.
+    async fn piece(&mut self, piece: Bytes) -> Result<(), Problem> {
+        let lines = self.lines;
+        self.upload.hold(self.held_bytes() + piece.len()).await?;
+        self.lines_of(piece).await?;
+        if self.lines > lines {
+            self.upload.holds(self.held_bytes());
+        }
+        Ok(())
+    }
+
+    /// What is held of the request: a line that has not ended, and lines that are not flushed.
+    fn held_bytes(&self) -> usize {
+        self.rest.capacity() + self.batch.bytes + self.waiting_bytes
     }
 
     async fn lines_of(&mut self, mut piece: Bytes) -> Result<(), Problem> {

@@ -48,7 +48,7 @@ async fn publish_one(
     let tombstone = params.switch("tombstone")?.unwrap_or(false);
     params.finish()?;
     let mut message = wishes.message;
-    let bytes = body::read(request.into_body(), shared.options.body_bytes_max).await?;
+    let bytes = body::read(request.into_body(), &shared).await?;
     if tombstone && (message.key.is_none() || !bytes.is_empty()) {
         return Err(Problem::bad_request("a tombstone has a key and no body"));
     }

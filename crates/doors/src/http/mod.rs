@@ -18,6 +18,7 @@ mod lines;
 mod messages;
 mod options;
 mod origin;
+mod outgoing;
 mod page;
 mod params;
 mod problem;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::Budget;
+use crate::sockets::WRITE_TIMEOUT;
+
 /// Limits of the HTTP door.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
@@ -17,6 +20,10 @@ pub struct HttpOptions {
     pub head_timeout: Duration,
     /// How long a request's body may take to arrive.
     pub body_timeout: Duration,
+    /// The memory that connections of all doors share.
+    pub memory: Budget,
+    /// How long a client may take nothing of what is written to it.
+    pub write_timeout: Duration,
     /// How long a long poll of a stream waits. Short, so that it passes every proxy, and
     /// because coming back costs one small request.
     pub long_poll: Duration,
@@ -48,6 +55,8 @@ impl Default for HttpOptions {
             head_bytes_max: 64 * 1024,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
+            memory: Budget::default(),
+            write_timeout: WRITE_TIMEOUT,
             long_poll: Duration::from_secs(3),
             members_max: 10_000,
             member_idle: Duration::from_secs(60),

@@ -278,6 +278,7 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::Unavailable
         | ErrorCode::Fenced
         | ErrorCode::PartitionDrop
+        | ErrorCode::OutOfMemory
         | ErrorCode::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         ErrorCode::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         ErrorCode::Internal | ErrorCode::Damaged | ErrorCode::ReadFailed => {

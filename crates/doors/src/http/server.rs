@@ -1,11 +1,13 @@
 //! The listener of the HTTP door, its limits, and all its paths put together.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use gapless_broker::Broker;
 use gapless_core::Timestamp;
@@ -23,6 +25,7 @@ use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove
 use crate::Sessions;
 use crate::http::host::{self, Hosts};
 use crate::http::options::HttpOptions;
+use crate::http::outgoing::Outgoing;
 use crate::http::page::Sampler;
 use crate::http::problem::Problem;
 use crate::http::wire::{Io, Wire};
@@ -309,14 +312,21 @@ async fn serve(
     closing: watch::Receiver<bool>,
     (stream, peer): (TcpStream, Peer),
 ) {
-    let wire = Wire::new(stream);
+    let wire = Wire::new(stream, peer.0, options.memory.clone());
     let watched = Arc::clone(&wire);
     let service =
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-            watched.answering();
+            let (wire, answering) = (Arc::clone(&watched), watched.answering());
             request.extensions_mut().insert(peer);
             let router = paths.all.get().unwrap_or(&paths.before).clone();
-            tower::ServiceExt::oneshot(router, request)
+            let answer = tower::ServiceExt::oneshot(router, request);
+            async move {
+                let answer = answer.await?;
+                if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    wire.upgraded();
+                }
+                Ok::<_, Infallible>(answer.map(|body| Outgoing::new(body, wire, answering)))
+            }
         });
     let ended = {
         let connection = hyper::server::conn::http1::Builder::new()
@@ -324,7 +334,10 @@ async fn serve(
             .header_read_timeout(options.head_timeout)
             .max_header_size(options.head_bytes_max)
             .max_buf_size(options.head_bytes_max.max(READ_BYTES_MAX))
-            .serve_connection(TokioIo::new(Io::new(Arc::clone(&wire))), service)
+            .serve_connection(
+                TokioIo::new(Io::new(Arc::clone(&wire), options.write_timeout)),
+                service,
+            )
             .with_upgrades();
         tokio::pin!(connection);
         tokio::select! {

@@ -3,19 +3,28 @@
 //! hyper answers a head that it cannot read with a status and nothing else, and one that never
 //! ends with nothing at all. Here the first becomes a problem as all errors are, and the
 //! server can tell whether the second happened and still say so on the same socket.
+//!
+//! Here is also counted what a head that does not end, and an answer that is not taken, hold in
+//! memory; and a peer that takes nothing for too long is ended.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use gapless_protocol::ErrorCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
 
+use crate::Budget;
+use crate::budget::Share;
 use crate::http::problem::Problem;
+use crate::sockets::slow_reader_ended;
 
 /// Longer than any answer that hyper makes by itself.
 const OWN_ANSWER_BYTES_MAX: usize = 256;
@@ -23,24 +32,78 @@ const OWN_ANSWER_BYTES_MAX: usize = 256;
 /// Bytes of a request's line that are looked at to say what is wrong with it.
 const LINE_BYTES_MAX: usize = 2048;
 
+/// Bytes that are read at once while memory is short.
+const SHORT_READ_BYTES: usize = 4 * 1024;
+
 /// A socket that hyper and the server share.
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
+    peer: SocketAddr,
     /// Whether something came that nobody has dealt with yet: a part of a head.
     unanswered: AtomicBool,
     /// The byte of the last request's address that must be escaped, and behind it its place;
     /// 0 for none. It is looked for where a head seems to begin, and used in an error only.
     unescaped: AtomicU32,
+    /// Bytes of a head that is not whole yet.
+    head_bytes: AtomicUsize,
+    /// How many requests are being answered. Then what is read is their body, which is counted there.
+    answered: AtomicUsize,
+    /// Whether it speaks another protocol now.
+    upgraded: AtomicBool,
+    unsent: Mutex<Unsent>,
+    memory: Budget,
+}
+
+/// What of the answers was made and is not written.
+struct Unsent {
+    bytes: usize,
+    share: Share,
+    /// Wants to know when it is written.
+    waker: Option<Waker>,
+}
+
+/// That a request is being answered, for as long as it is held.
+pub(crate) struct Answering(Arc<Wire>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answered.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream) -> Arc<Self> {
-        Arc::new(Self { stream, unanswered: AtomicBool::new(false), unescaped: AtomicU32::new(0) })
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, memory: Budget) -> Arc<Self> {
+        let unsent = Unsent { bytes: 0, share: memory.share(), waker: None };
+        Arc::new(Self {
+            stream,
+            peer,
+            unanswered: AtomicBool::new(false),
+            unescaped: AtomicU32::new(0),
+            head_bytes: AtomicUsize::new(0),
+            answered: AtomicUsize::new(0),
+            upgraded: AtomicBool::new(false),
+            unsent: Mutex::new(unsent),
+            memory,
+        })
     }
 
     /// A request is being answered.
-    pub(crate) fn answering(&self) {
+    pub(crate) fn answering(self: &Arc<Self>) -> Answering {
         self.unanswered.store(false, Ordering::Relaxed);
+        self.head_bytes.store(0, Ordering::Relaxed);
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        Answering(Arc::clone(self))
+    }
+
+    /// No more heads come.
+    pub(crate) fn upgraded(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what is read now is of a head.
+    fn reads_head(&self) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        answered == 0 && !self.upgraded.load(Ordering::Relaxed)
     }
 
     /// Says that the head did not arrive in time, if one began.
@@ -50,6 +113,38 @@ impl Wire {
             let _ = self.stream.try_write(&last_answer(problem));
         }
     }
+
+    fn unsent(&self) -> MutexGuard<'_, Unsent> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts bytes of an answer that were made.
+    pub(crate) fn made(&self, bytes: usize) {
+        self.unsent().change(|unsent| unsent + bytes);
+    }
+
+    /// Ready when less than so many bytes are to be written.
+    pub(crate) fn poll_sent(&self, bytes: usize, context: &Context<'_>) -> Poll<()> {
+        let mut unsent = self.unsent();
+        if unsent.bytes < bytes {
+            return Poll::Ready(());
+        }
+        unsent.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Unsent {
+    fn change(&mut self, bytes: impl FnOnce(usize) -> usize) {
+        let before = self.bytes;
+        self.bytes = bytes(before);
+        self.share.set(self.bytes);
+        if self.bytes < before
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
+    }
 }
 
 /// hyper's side of a socket.
@@ -57,18 +152,68 @@ pub(crate) struct Io {
     wire: Arc<Wire>,
     /// What is left of a problem that stands in for an answer of hyper's own.
     rest: Vec<u8>,
+    /// What a head that is not whole yet holds.
+    head: Share,
+    write_timeout: Duration,
+    /// Since when the socket takes nothing.
+    blocked_since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Io {
-    pub(crate) fn new(wire: Arc<Wire>) -> Self {
-        Self { wire, rest: Vec::new() }
+    pub(crate) fn new(wire: Arc<Wire>, write_timeout: Duration) -> Self {
+        let head = wire.memory.share();
+        Self { wire, rest: Vec::new(), head, write_timeout, blocked_since: None, timer: None }
+    }
+
+    /// Called when the socket takes nothing: an error when that has lasted too long.
+    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let now = Instant::now();
+        let since = *self.blocked_since.get_or_insert(now);
+        let memory = &self.wire.memory;
+        loop {
+            // While memory is not short, patience is looked at again after as long.
+            let patience = if now < since + memory.patience() { since } else { now };
+            let next = (patience + memory.patience()).min(since + self.write_timeout);
+            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next)));
+            if timer.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            let holds = self.wire.unsent().share.is_counted();
+            let is_over = now >= since + self.write_timeout;
+            if is_over || (now >= since + memory.patience() && holds && memory.is_short()) {
+                slow_reader_ended("http", &self.wire.peer.to_string());
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            // It was set when the socket was blocked before.
+            timer.as_mut().reset(next);
+            if timer.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Waits until the socket takes something; an error when that takes too long.
+    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.wire.stream.poll_write_ready(context) {
+            Poll::Ready(ready) => Poll::Ready(ready),
+            Poll::Pending => self.poll_patience(context).map(Err),
+        }
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        self.blocked_since = None;
+        self.wire.unsent().change(|unsent| unsent.saturating_sub(bytes));
     }
 
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.rest.is_empty() {
-            ready!(self.wire.stream.poll_write_ready(context))?;
+            ready!(self.poll_writable(context))?;
             match self.wire.stream.try_write(&self.rest) {
-                Ok(written) => drop(self.rest.drain(..written)),
+                Ok(written) => {
+                    self.blocked_since = None;
+                    self.rest.drain(..written);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -91,12 +236,15 @@ impl Io {
             let _ = self.poll_rest(context)?;
             return Poll::Ready(Ok(bytes));
         }
-        self.wire.answering();
+        self.wire.unanswered.store(false, Ordering::Relaxed);
         loop {
-            ready!(self.wire.stream.poll_write_ready(context))?;
+            ready!(self.poll_writable(context))?;
             match self.wire.stream.try_write_vectored(parts) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
+                written => {
+                    self.wrote(*written.as_ref().unwrap_or(&0));
+                    return Poll::Ready(written);
+                }
             }
         }
     }
@@ -158,28 +306,51 @@ fn last_answer(problem: &Problem) -> Vec<u8> {
     .into_bytes()
 }
 
+impl Io {
+    /// Counts a head that is not whole yet; not ready while there is no memory for more of it.
+    fn poll_head(&mut self, context: &Context<'_>) -> Poll<()> {
+        let bytes = self.wire.head_bytes.load(Ordering::Relaxed);
+        if bytes == 0 {
+            self.head.set(0);
+            return Poll::Ready(());
+        }
+        self.head.poll_grow(bytes, context)
+    }
+}
+
 impl AsyncRead for Io {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.poll_head(context));
         let wire = &self.wire;
-        loop {
+        let read = loop {
             ready!(wire.stream.poll_read_ready(context))?;
-            match wire.stream.try_read_buf(buffer) {
-                Ok(read) => {
-                    if read > 0 && !wire.unanswered.swap(true, Ordering::Relaxed) {
-                        let filled = buffer.filled();
-                        let unescaped = unescaped(&filled[filled.len() - read..]);
-                        wire.unescaped.store(unescaped, Ordering::Relaxed);
-                    }
-                    return Poll::Ready(Ok(()));
-                }
+            let read = if wire.memory.is_short() {
+                let mut small = [0; SHORT_READ_BYTES];
+                let most = buffer.remaining().min(SHORT_READ_BYTES);
+                let read = wire.stream.try_read(&mut small[..most]);
+                buffer.put_slice(&small[..*read.as_ref().unwrap_or(&0)]);
+                read
+            } else {
+                wire.stream.try_read_buf(buffer)
+            };
+            match read {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
+                other => break other?,
             }
+        };
+        if read > 0 && !wire.unanswered.swap(true, Ordering::Relaxed) {
+            let filled = buffer.filled();
+            let unescaped = unescaped(&filled[filled.len() - read..]);
+            wire.unescaped.store(unescaped, Ordering::Relaxed);
         }
+        if wire.reads_head() {
+            wire.head_bytes.fetch_add(read, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -204,7 +375,9 @@ impl AsyncWrite for Io {
         true
     }
 
+    /// hyper flushes when it has written all it has: nothing is unsent then.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.wire.unsent().change(|_| 0);
         self.poll_rest(context)
     }
 

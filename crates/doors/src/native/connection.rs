@@ -20,25 +20,29 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use gapless_protocol::{Decoder, ErrorCode, Features, FrameLimit, Ids, Kind, Verb};
+use gapless_protocol::{
+    Decoder, ErrorCode, FRAME_BYTES_MIN, Features, FrameLimit, Ids, Kind, Verb,
+};
 use tokio::time::{Instant, Sleep};
 
 use crate::answers::error;
+use crate::budget::{SMALL_BYTES, Share};
 use crate::native::deliver::{Followed, Stop, put_with};
 use crate::native::group::Memberships;
 use crate::native::output::Output;
 use crate::native::ready::Ready;
 use crate::native::server::Shared;
-use crate::native::stream::{SMALL_BYTES, Stream};
+use crate::native::stream::{STACK_BYTES, Stream};
 use crate::numbered::Numbered;
 use crate::sessions::Session;
+use crate::sockets::slow_reader_ended;
 
 use self::ask::Asked;
 use self::publish::{Owed, Stalled};
 
 /// Bytes read at once, at first: enough for a question. Large buffers that come and go would
 /// leave holes in the memory between connections that stay.
-const READ_BYTES_MIN: usize = SMALL_BYTES;
+const READ_BYTES_MIN: usize = STACK_BYTES;
 /// Bytes read at once from who sends more than that: enough for many small frames.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Frames handled before their answers are written.
@@ -56,6 +60,10 @@ pub(crate) struct Connection {
     input: BytesMut,
     /// How much is read at once; it follows what comes.
     read_bytes: usize,
+    /// Since when the input holds a part of a frame.
+    unfinished_since: Option<Instant>,
+    /// What it holds of the memory of all connections.
+    share: Share,
     output: Output,
     stage: Stage,
     /// What both sides can do.
@@ -124,6 +132,7 @@ impl Connection {
         let now = Instant::now();
         let hello_by = now + shared.options.hello_timeout;
         let limit = FrameLimit::at_most(shared.options.frame_bytes_max);
+        let share = shared.options.memory.share();
         let mut connection = Box::new(Self {
             shared,
             session,
@@ -131,6 +140,8 @@ impl Connection {
             limit,
             input: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
+            unfinished_since: None,
+            share,
             output: Output::default(),
             stage: Stage::New,
             publishes: VecDeque::new(),
@@ -203,10 +214,12 @@ impl Connection {
             if !did {
                 self.drop_empty_queues();
                 self.note_live();
+                self.count_memory();
                 return self.watch_time(context);
             }
         }
         self.note_live();
+        self.count_memory();
         // Others get their turn; this one goes on after them, or after its rest.
         self.rest_until = share.rest.map(|rest| Instant::now() + rest);
         if !self.rests(context) {
@@ -238,7 +251,39 @@ impl Connection {
     }
 
     fn output_is_full(&self) -> bool {
-        self.output.bytes() >= self.shared.options.output_bytes_max
+        self.output.bytes() >= self.output_bytes_max()
+    }
+
+    /// Bytes of output past which nothing more is made for it.
+    fn output_bytes_max(&self) -> usize {
+        let allowed = self.share.allowance().max(SMALL_BYTES);
+        self.shared.options.output_bytes_max.min(allowed)
+    }
+
+    /// The most bytes of the next frame: before the hello there is nothing large to say.
+    fn frame_limit(&self) -> FrameLimit {
+        if self.stage == Stage::New { FrameLimit::at_most(FRAME_BYTES_MIN) } else { self.limit }
+    }
+
+    /// What it holds in memory, whether read or to be written.
+    fn held_bytes(&self) -> usize {
+        let stalled = self.stalled.as_ref().map_or(0, |stalled| stalled.frame.bytes());
+        self.input.capacity() + stalled + self.output.bytes()
+    }
+
+    fn count_memory(&mut self) {
+        self.share.set(self.held_bytes());
+    }
+
+    /// How many of `wanted` bytes may be read now; `None` means to wait for memory.
+    fn may_read(&mut self, wanted: usize, context: &Context<'_>) -> Option<usize> {
+        // What is there already is moved when the buffer grows.
+        let after = self.held_bytes().max(self.input.len() + self.output.bytes() + wanted);
+        if !self.share.allows(after) && self.input.len() + READ_BYTES_MIN <= SMALL_BYTES {
+            // Small frames go on, from small reads.
+            return Some(wanted.min(READ_BYTES_MIN));
+        }
+        self.share.poll_grow(after, context).is_ready().then_some(wanted)
     }
 
     /// Writes what waits, as far as the socket takes it; tells how much that was.
@@ -277,7 +322,7 @@ impl Connection {
                 continue;
             }
             handled += 1;
-            match Decoder::new(self.limit).decode(&mut self.input) {
+            match Decoder::new(self.frame_limit()).decode(&mut self.input) {
                 Ok(Some(frame)) => {
                     let gathers = [Kind::Publish.number(), Kind::GroupAck.number()];
                     let gathers = gathers.contains(&frame.kind);
@@ -295,11 +340,14 @@ impl Connection {
         }
         self.drop_empty_input();
         if handled > 0 {
+            self.unfinished_since = None;
             return Ok(true);
         }
-        let missing = Decoder::new(self.limit).missing(&self.input).unwrap_or(self.read_bytes);
+        let missing = Decoder::new(self.frame_limit()).missing(&self.input);
+        let missing = missing.unwrap_or(self.read_bytes);
         // No more room than has come already: a length is a promise.
         let room = missing.min(self.input.len()).max(self.read_bytes);
+        let Some(room) = self.may_read(room, context) else { return Ok(false) };
         match self.stream.poll_read(context, &mut self.input, room) {
             Poll::Pending => {
                 self.drop_empty_input();
@@ -317,6 +365,7 @@ impl Connection {
                     _ => self.read_bytes,
                 };
                 self.last_heard = Instant::now();
+                self.unfinished_since.get_or_insert(self.last_heard);
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(error.into()),
@@ -327,6 +376,7 @@ impl Connection {
     fn drop_empty_input(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
+            self.unfinished_since = None;
         }
     }
 
@@ -364,29 +414,56 @@ impl Connection {
         let now = Instant::now();
         let stuck = self.output.bytes() > 0;
         let (deadline, code) = if stuck {
-            (self.last_written + options.write_timeout, ErrorCode::WriteTimeout)
+            (Some(self.last_written + options.write_timeout), ErrorCode::WriteTimeout)
         } else if self.stage == Stage::New {
-            (self.hello_by, ErrorCode::IdleTimeout)
+            (Some(self.hello_by), ErrorCode::IdleTimeout)
         } else if options.idle_timeout > Duration::ZERO
             && self.stage == Stage::Open
             && self.stalled.is_none()
         {
-            (self.last_heard + options.idle_timeout, ErrorCode::IdleTimeout)
+            (Some(self.last_heard + options.idle_timeout), ErrorCode::IdleTimeout)
         } else {
-            return Ok(());
+            (None, ErrorCode::IdleTimeout)
         };
-        if deadline <= now {
-            if stuck {
-                return Err(End::Io(io::ErrorKind::TimedOut.into()));
-            }
-            self.end_with(code, "nothing was heard for too long", Ids::NONE);
-            context.waker().wake_by_ref();
-            return Ok(());
+        let memory = self.memory_deadline(stuck);
+        let is_short = options.memory.is_short();
+        if memory.is_some_and(|memory| memory <= now) && is_short {
+            let why = options.memory.out_of_memory();
+            return self.end_overdue(stuck, (ErrorCode::OutOfMemory, &why), context);
         }
-        self.timer.as_mut().reset(deadline);
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return self.end_overdue(stuck, (code, &"nothing was heard for too long"), context);
+        }
+        // While memory is not short it is looked at again after as long.
+        let memory = memory.map(|at| if at <= now { now + options.memory.patience() } else { at });
+        let Some(next) = deadline.into_iter().chain(memory).min() else { return Ok(()) };
+        self.timer.as_mut().reset(next);
         if self.timer.as_mut().poll(context).is_ready() {
             context.waker().wake_by_ref();
         }
+        Ok(())
+    }
+
+    /// Until when it may hold what it holds while memory is short.
+    fn memory_deadline(&self, stuck: bool) -> Option<Instant> {
+        let holds = self.share.is_counted() || self.share.is_waiting();
+        let since = if stuck { Some(self.last_written) } else { self.unfinished_since };
+        since.filter(|_| holds).map(|since| since + self.shared.options.memory.patience())
+    }
+
+    /// Ends a connection whose time is over, with a reason if it still takes one.
+    fn end_overdue(
+        &mut self,
+        stuck: bool,
+        (code, why): (ErrorCode, &dyn std::fmt::Display),
+        context: &Context<'_>,
+    ) -> Result<(), End> {
+        if stuck {
+            slow_reader_ended("native", &self.session.address);
+            return Err(End::Io(io::ErrorKind::TimedOut.into()));
+        }
+        self.end_with(code, why, Ids::NONE);
+        context.waker().wake_by_ref();
         Ok(())
     }
 
@@ -401,7 +478,7 @@ impl Connection {
     /// Sends subscribers what there is, taking turns. Tells whether any was asked.
     fn deliver(&mut self, context: &Context<'_>) -> bool {
         self.hungry.extend(self.ready.take(context.waker()));
-        let max = self.shared.options.output_bytes_max;
+        let max = self.output_bytes_max();
         let mut did = false;
         while self.output.bytes() < max {
             let Some(number) = self.hungry.pop_front() else { break };

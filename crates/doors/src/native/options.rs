@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use gapless_protocol::FRAME_BYTES_MAX;
 
+use crate::Budget;
+use crate::sockets::WRITE_TIMEOUT;
+
 /// Limits of the native door.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeOptions {
@@ -28,9 +31,11 @@ pub struct NativeOptions {
     pub output_bytes_max: usize,
     /// How long a connection may take to say hello.
     pub hello_timeout: Duration,
+    /// The memory that connections of all doors share.
+    pub memory: Budget,
     /// How long a connection may say nothing; zero is for ever.
     pub idle_timeout: Duration,
-    /// How long a connection may refuse to take what is written to it.
+    /// How long a connection may take nothing of what is written to it.
     pub write_timeout: Duration,
     /// How long connections get to finish when the door closes.
     pub drain: Duration,
@@ -50,9 +55,10 @@ impl Default for NativeOptions {
             credit_messages_max: 1_000_000,
             credit_bytes_max: 64 * 1024 * 1024,
             output_bytes_max: 512 * 1024,
+            memory: Budget::default(),
             hello_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(120),
-            write_timeout: Duration::from_secs(30),
+            write_timeout: WRITE_TIMEOUT,
             drain: Duration::from_secs(5),
             awake: Duration::ZERO,
         }

@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 use tokio::net::{TcpStream, UnixStream};
 
 /// Bytes that are read on the stack, at most.
-pub(crate) const SMALL_BYTES: usize = 2 * 1024;
+pub(crate) const STACK_BYTES: usize = 2 * 1024;
 
 /// Either kind of socket.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl Stream {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }
-            let read = if bytes <= SMALL_BYTES {
-                let mut small = [0; SMALL_BYTES];
+            let read = if bytes <= STACK_BYTES {
+                let mut small = [0; STACK_BYTES];
                 let read = self.try_read(&mut small[..bytes]);
                 into.extend_from_slice(&small[..*read.as_ref().unwrap_or(&0)]);
                 read

@@ -253,7 +253,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    fn new(socket: Socket) -> Self {
+    pub fn new(socket: Socket) -> Self {
         socket.set_timeouts(DEADLINE, DEADLINE);
         Self { socket, input: BytesMut::new(), next_id: 1, aside: VecDeque::new() }
     }

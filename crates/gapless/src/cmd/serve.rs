@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
+use gapless_doors::Budget;
 use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
 use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_journal::OpenError;
@@ -32,6 +33,9 @@ with everything that was acknowledged.";
 
 /// Room for the longest path that a Unix socket may have, on every system.
 const SOCKET_PATH_BYTES_MAX: usize = 100;
+
+/// The least memory for connections: several of the largest frames.
+const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
 
 /// Start the server (also without a command)
 #[derive(Debug, Default, Args)]
@@ -74,8 +78,9 @@ fn raise_open_files() {
 }
 
 async fn serve(config: &Config, out: &mut Output) -> Done {
-    let (options, native) = (broker_options(config)?, native_options(config)?);
-    let http_options = http_options(config)?;
+    let (options, memory) = (broker_options(config)?, memory_budget(config)?);
+    let native = native_options(config, &memory)?;
+    let http_options = http_options(config, &memory)?;
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // door before it too, so that whoever asks is told that the store is being opened.
@@ -206,7 +211,16 @@ fn broker_options(config: &Config) -> Result<BrokerOptions, ConfigError> {
     Ok(options)
 }
 
-fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
+/// The memory that all doors share.
+fn memory_budget(config: &Config) -> Result<Budget, ConfigError> {
+    let wait = Duration::from_millis(at_least(config, "limits.memory_wait_ms", 100)?);
+    match config.text("limits.memory_bytes") {
+        "auto" => Ok(Budget::quarter_of_memory(wait)),
+        _ => Ok(Budget::new(at_least(config, "limits.memory_bytes", MEMORY_BYTES_MIN)?, wait)),
+    }
+}
+
+fn native_options(config: &Config, memory: &Budget) -> Result<NativeOptions, ConfigError> {
     let ms = |key| config.get(key).map(Duration::from_millis);
     Ok(NativeOptions {
         connections_max: at_least(config, "native.connections_max", 1)?,
@@ -215,14 +229,20 @@ fn native_options(config: &Config) -> Result<NativeOptions, ConfigError> {
         in_flight_bytes_max: at_least(config, "native.in_flight_bytes_max", 1)?,
         in_flight_total_bytes_max: at_least(config, "native.in_flight_total_bytes_max", 1)?,
         hello_timeout: ms("native.hello_timeout_ms")?,
+        memory: memory.clone(),
         idle_timeout: ms("native.idle_timeout_ms")?,
+        write_timeout: write_timeout(config)?,
         drain: ms("native.drain_ms")?,
         awake: Duration::from_micros(between(config, "native.awake_us", 0, 1_000_000)? as u64),
         ..NativeOptions::default()
     })
 }
 
-fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
+fn write_timeout(config: &Config) -> Result<Duration, ConfigError> {
+    at_least(config, "limits.write_timeout_ms", 100).map(Duration::from_millis)
+}
+
+fn http_options(config: &Config, memory: &Budget) -> Result<HttpOptions, ConfigError> {
     let ms = |key| config.get(key).map(Duration::from_millis);
     let list = |key| {
         let items = config.text(key).split(',').map(str::trim);
@@ -235,6 +255,8 @@ fn http_options(config: &Config) -> Result<HttpOptions, ConfigError> {
         head_bytes_max: at_least(config, "http.head_bytes_max", 8192)?,
         head_timeout: ms("http.head_timeout_ms")?,
         body_timeout: ms("http.body_timeout_ms")?,
+        memory: memory.clone(),
+        write_timeout: write_timeout(config)?,
         long_poll: Duration::from_millis(at_least(config, "http.long_poll_ms", 100)?),
         members_max: at_least(config, "http.members_max", 1)?,
         member_idle: Duration::from_millis(at_least(config, "http.member_idle_ms", 100)?),
@@ -276,13 +298,14 @@ mod tests {
     #[test]
     fn every_default_is_accepted_and_is_the_brokers_own() {
         let plain = config(&[]);
-        let (broker, native) = (broker_options(&plain).unwrap(), native_options(&plain).unwrap());
+        let (broker, native) =
+            (broker_options(&plain).unwrap(), native_options(&plain, &Budget::default()).unwrap());
         let own = BrokerOptions::new("gapless-data");
         assert_eq!(broker.limits, own.limits);
         assert_eq!(broker.journal.tail_bytes, own.journal.tail_bytes);
         assert_eq!(broker.journal.seal_bytes, own.journal.seal_bytes);
         assert_eq!(native, NativeOptions::default());
-        assert_eq!(http_options(&plain).unwrap(), HttpOptions::default());
+        assert_eq!(http_options(&plain, &Budget::default()).unwrap(), HttpOptions::default());
     }
 
     #[test]
@@ -297,8 +320,12 @@ mod tests {
             let error = broker_options(&config(&[flag])).err().expect(flag).to_string();
             assert!(error.contains(key), "{error}");
         }
+        assert_eq!(memory_budget(&config(&[])).unwrap(), Budget::default());
+        assert!(memory_budget(&config(&["limits.memory_bytes=1"])).is_err());
+        let some = memory_budget(&config(&["limits.memory_bytes=99999999"])).unwrap();
+        assert_eq!(some.bytes_max(), 99_999_999);
         for flag in ["native.frame_bytes_max=1", "native.frame_bytes_max=99999999"] {
-            assert!(native_options(&config(&[flag])).is_err());
+            assert!(native_options(&config(&[flag]), &Budget::default()).is_err());
         }
     }
 

@@ -56,11 +56,11 @@ async fn dispatch(shared: &Arc<Shared>, request: Request) -> Result<Response, Re
         Method::GET => read::read(shared, uri, headers).await,
         Method::HEAD => read::head(shared, uri).await,
         Method::PUT => {
-            let body = body::read(body, shared.options.body_bytes_max).await?;
+            let body = body::read(body, shared).await?;
             create::create(shared, uri, headers, &body).await
         }
         Method::POST => {
-            let body = body::read(body, shared.options.body_bytes_max).await?;
+            let body = body::read(body, shared).await?;
             append::append(shared, uri, headers, body).await
         }
         Method::DELETE => create::delete(shared, uri).await,
