@@ -7,6 +7,7 @@
 pub(crate) mod all;
 pub(crate) mod create;
 pub(crate) mod follow;
+pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod http;
 pub(crate) mod live;

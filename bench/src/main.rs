@@ -17,7 +17,7 @@ use gapless_core::Durability;
 
 use benches::all::{self, Plan};
 use benches::store::Result;
-use benches::{create, follow, history, http, memory, mixed, open, publish, wire};
+use benches::{create, follow, groups, history, http, memory, mixed, open, publish, wire};
 
 /// No store of a bench is larger: a slip of the keyboard above it.
 const GIGABYTES_MAX: f64 = 1000.0;
@@ -63,7 +63,9 @@ enum Bench {
     Compare(compare::CompareArgs),
     /// Over HTTP, beside the native door of the same server.
     Http(HttpArgs),
-    /// Every bench but `compare`, `create` and `http`.
+    /// Working off a keyed group's backlog: rate, and CPU time of a message.
+    Groups(GroupsArgs),
+    /// Every bench but `compare`, `create`, `groups` and `http`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -202,6 +204,25 @@ struct HttpArgs {
 }
 
 #[derive(Args)]
+struct GroupsArgs {
+    /// How many messages wait, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [30_000, 100_000, 200_000, 1_000_000])]
+    backlogs: Vec<u64>,
+    /// How many keys they have, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000], value_parser = at_least_one)]
+    keys: Vec<u64>,
+    /// How many members, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [4])]
+    members: Vec<usize>,
+    /// How many messages one member may hold, with commas between.
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000])]
+    windows: Vec<u32>,
+    /// Bytes of a message.
+    #[arg(long, default_value_t = 128)]
+    size: usize,
+}
+
+#[derive(Args)]
 struct AllArgs {
     /// Small cases only: less than two minutes.
     #[arg(long)]
@@ -265,6 +286,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         Bench::Mixed(args) => mixed::run(dir, &args.options())?,
         Bench::Wire(args) => wire::run(dir, &args.options())?,
         Bench::Http(args) => http::run(dir, &http::Options { seconds: args.seconds })?,
+        Bench::Groups(args) => groups::run(dir, &args.options())?,
         Bench::All(args) => {
             let plan = if args.quick { Plan::quick() } else { Plan::full() };
             return all::run(dir, &plan);
@@ -318,6 +340,18 @@ impl MixedArgs {
     }
 }
 
+impl GroupsArgs {
+    fn options(&self) -> groups::Options {
+        groups::Options {
+            backlogs: self.backlogs.clone(),
+            keys: self.keys.clone(),
+            members: self.members.clone(),
+            windows: self.windows.clone(),
+            message_bytes: self.size,
+        }
+    }
+}
+
 impl WireArgs {
     fn options(&self) -> wire::Options {
         wire::Options {
@@ -329,6 +363,10 @@ impl WireArgs {
             ..wire::Options::default()
         }
     }
+}
+
+fn at_least_one(text: &str) -> std::result::Result<u64, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "not a number above 0".to_owned())
 }
 
 fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
@@ -378,7 +416,7 @@ mod tests {
     fn every_bench_is_understood_by_its_defaults() {
         let benches = [
             "disk", "publish", "create", "follow", "history", "open", "memory", "mixed", "wire",
-            "compare", "http", "all",
+            "compare", "http", "groups", "all",
         ];
         for bench in benches {
             assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");

@@ -28,6 +28,7 @@ use crate::dead_letters::Redriving;
 use crate::delivery::{Delivery, GapNotice};
 use crate::error::{FollowError, GroupError};
 use crate::read_ahead::{KeyHash, ReadAhead};
+use crate::reread::Rereading;
 use crate::subscription::{Follower, From, Shared};
 
 /// Notices that wait for one member, at most; older ones go.
@@ -52,6 +53,8 @@ pub(crate) struct GroupState {
     pub(crate) next_member: u64,
     pub(crate) source: Option<Source>,
     pub(crate) ahead: ReadAhead,
+    /// What is being read again into `ahead`.
+    pub(crate) rereading: Option<Rereading>,
     pub(crate) totals: GroupTotals,
     pub(crate) redriving: Redriving,
     pub(crate) deleted: bool,
@@ -103,6 +106,7 @@ impl GroupCell {
             next_member: 1,
             source: None,
             ahead: ReadAhead::default(),
+            rereading: None,
             totals: GroupTotals::default(),
             redriving: Redriving::default(),
             deleted: false,
@@ -443,7 +447,8 @@ impl Inner {
                 let hash = |key: &[u8]| self.journal.key_hash(key);
                 let hash: Option<KeyHash<'_>> = if keyed { Some(&hash) } else { None };
                 let through = messages.last_position();
-                let runs = state.ahead.push(cell.id, &messages, hash);
+                let bytes_max = self.limits.group_read_ahead_bytes_max;
+                let runs = state.ahead.push(cell.id, &messages, hash, bytes_max);
                 let input = Input::Offer { runs: &runs, through };
                 state.machine.step(self.clock.now(), input, &mut Vec::new());
                 if let Some(source) = &mut state.source {

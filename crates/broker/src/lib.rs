@@ -53,6 +53,7 @@ mod offer;
 mod publish;
 mod read_ahead;
 mod recover;
+mod reread;
 mod retention;
 mod router;
 mod slices;

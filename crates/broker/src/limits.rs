@@ -38,6 +38,9 @@ pub struct Limits {
     pub groups_max: usize,
     /// Most members of one group.
     pub members_max: usize,
+    /// Bytes that one group keeps of what it has read ahead; beyond it only the places are
+    /// remembered, and messages are read again when their turn comes.
+    pub group_read_ahead_bytes_max: usize,
     /// Most named cells.
     pub cells_max: usize,
     /// Most bytes of a cell's value.
@@ -74,6 +77,7 @@ impl Default for Limits {
             delay_max: Duration::from_secs(366 * 24 * 60 * 60),
             groups_max: 100_000,
             members_max: 10_000,
+            group_read_ahead_bytes_max: 32 * 1024 * 1024,
             cells_max: 1_000_000,
             cell_bytes_max: 64 * 1024,
             keep_interval: Duration::from_millis(100),

@@ -12,27 +12,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use gapless_core::group::op::Stop;
 use gapless_core::group::{Effect, Granted, Input};
 use gapless_core::{
-    Durability, GapReason, Lease, MemberId, Position, PubSubError, Seq, Tally, Timestamp, TopicName,
+    Durability, GapReason, Lease, MemberId, Position, PubSubError, Seq, Timestamp, TopicName,
 };
-use gapless_journal::{Pending, ReadError, Ticket};
+use gapless_journal::{ReadError, Ticket};
 
 use crate::broker::{Inner, Owner};
-use crate::cell::headers;
 use crate::delivery::{GapNotice, Messages};
 use crate::error::{FollowError, MemberError, unconfirmed};
 use crate::group::{GroupCell, GroupState, Notice, Stepped};
 use crate::group_info::MemberInfo;
 use crate::publish::poll_ticket;
+use crate::read_ahead::{Picking, split};
+use crate::reread::Reread;
 
 /// Messages leased in one go, at most: large enough to be efficient, small enough that
 /// others get their turn.
 const TAKE_MAX: u64 = 4096;
-/// Bytes of a redelivery read in one go.
-const READ_BYTES: usize = 1024 * 1024;
 
 /// One step of a member.
 #[derive(Clone, Debug)]
@@ -303,28 +301,23 @@ pub struct Member {
     name: String,
     /// Leased, and still to be read.
     grants: VecDeque<Granted>,
-    reading: Option<Reading>,
+    /// What of it is read and goes out with the next.
+    picking: Picking,
     /// Leases that ran out in the group when these were taken.
     voided: u64,
     left: bool,
 }
 
-/// A delivery that is being read again.
-struct Reading {
-    grant: Granted,
-    read: Read,
-}
-
-enum Read {
-    /// It was in memory.
-    Now(Vec<Bytes>),
-    /// It comes from segments.
-    Later(Pending<Result<Vec<Bytes>, ReadError>>),
-}
-
 impl Member {
     pub(crate) fn new(handle: MemberHandle, name: String) -> Self {
-        Self { handle, name, grants: VecDeque::new(), reading: None, voided: 0, left: false }
+        Self {
+            handle,
+            name,
+            grants: VecDeque::new(),
+            picking: Picking::default(),
+            voided: 0,
+            left: false,
+        }
     }
 
     /// Its number in the group.
@@ -404,6 +397,8 @@ impl Member {
         if state.members.is_empty() {
             // Nobody reads: memory is for those who do.
             inner.leave_source(&mut state);
+            state.ahead.clear();
+            state.rereading = None;
         }
         drop(state);
         group.stop_waiting(*id);
@@ -420,7 +415,7 @@ impl Member {
 
     /// Whether something is leased to it that [`Member::next`] has not handed out yet.
     pub fn has_unread(&self) -> bool {
-        self.reading.is_some() || !self.grants.is_empty()
+        !self.grants.is_empty() || !self.picking.is_empty()
     }
 
     /// Whether the group has messages that wait for a member, beyond what this one has.
@@ -458,25 +453,6 @@ impl Member {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Handed, MemberError>> {
         let MemberHandle { inner, group, id } = self.handle.clone();
         loop {
-            if let Some(reading) = &mut self.reading {
-                let read = match &mut reading.read {
-                    Read::Now(parts) => Ok(std::mem::take(parts)),
-                    Read::Later(read) => match Pin::new(read).poll(context) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(read) => read.and_then(|parts| parts),
-                    },
-                };
-                let grant = reading.grant;
-                self.reading = None;
-                match read.map_err(closed_or_read).and_then(|parts| self.read_again(grant, parts)) {
-                    Ok(Some(leased)) => return Poll::Ready(Ok(Handed::Messages(leased))),
-                    Ok(None) => continue,
-                    Err(error) => {
-                        self.grants.push_front(grant);
-                        return Poll::Ready(Err(error));
-                    }
-                }
-            }
             let mut state = group.lock();
             if state.deleted {
                 return Poll::Ready(Err(MemberError::Deleted(group.name.clone())));
@@ -484,11 +460,8 @@ impl Member {
             if inner.is_closed() {
                 return Poll::Ready(Err(MemberError::Closed));
             }
-            if let Some(leased) = self.find(&mut state) {
+            if let Some(leased) = ready!(self.find(&mut state, context))? {
                 return Poll::Ready(Ok(Handed::Messages(leased)));
-            }
-            if self.reading.is_some() {
-                continue;
             }
             let notice = state.members.get_mut(&id).and_then(|each| each.notices.pop_front());
             if let Some(notice) = notice {
@@ -513,6 +486,9 @@ impl Member {
                     group.wake_one();
                 }
                 return Poll::Pending;
+            }
+            if state.machine.counts().open() == 0 {
+                state.ahead.clear();
             }
             // Before the source is asked: it may wake between the question and the wait.
             group.wait(id, context.waker());
@@ -539,7 +515,7 @@ impl Member {
 
     fn take(&mut self, state: &mut GroupState, now: Timestamp) {
         let MemberHandle { inner, group, id } = &self.handle;
-        if self.grants.is_empty() {
+        if !self.has_unread() {
             self.voided = state.voided;
         }
         let mut effects = Vec::new();
@@ -564,133 +540,44 @@ impl Member {
         }
     }
 
-    /// The next of what is leased, from memory; or begins to read it.
-    fn find(&mut self, state: &mut GroupState) -> Option<Leased> {
-        let inner = Arc::clone(&self.handle.inner);
-        while let Some(&grant) = self.grants.front() {
-            // Reset, or run out before it was handed out.
-            if !state.machine.holds(self.handle.id, &[grant.lease]) {
-                self.grants.pop_front();
-                continue;
-            }
-            let now = inner.clock.now();
-            let found = state.ahead.find(&self.grants, now);
-            if self.grants.len() == found.as_ref().map_or(0, |(_, count)| *count) {
-                state.ahead.forget(state.machine.first_wanted());
-            }
-            let Some((messages, count)) = found else {
-                self.grants.pop_front();
-                let last = grant.seq.plus(grant.lease.count() - 1);
-                self.begin_read(state, grant, last);
-                if self.reading.is_some() {
-                    return None;
-                }
-                continue;
-            };
-            let mut grants: Vec<Granted> = self.grants.drain(..count).collect();
+    /// The next of what is leased: from memory, or read again.
+    fn find(
+        &mut self,
+        state: &mut GroupState,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Leased>, MemberError>> {
+        let MemberHandle { inner, group, id } = self.handle.clone();
+        loop {
             if self.voided != state.voided {
                 // Some may have run out, or been reset, since they were leased.
-                let id = self.handle.id;
-                let all = grants.len();
-                grants.retain(|grant| state.machine.holds(id, &[grant.lease]));
-                if grants.len() < all {
-                    grants.into_iter().rev().for_each(|grant| self.grants.push_front(grant));
-                    continue;
+                self.voided = state.voided;
+                let picked = std::mem::take(&mut self.picking).give_up();
+                picked.into_iter().rev().for_each(|grant| self.grants.push_front(grant));
+                self.grants.retain(|grant| state.machine.holds(id, &[grant.lease]));
+            }
+            if state.ahead.pick(&mut self.grants, &mut self.picking) {
+                let picked = std::mem::take(&mut self.picking).finish(inner.clock.now());
+                let Some((messages, grants)) = picked else { return Poll::Ready(Ok(None)) };
+                if let Some(leased) = self.hand_out(state, &grants, messages) {
+                    return Poll::Ready(Ok(Some(leased)));
+                }
+                continue;
+            }
+            let Some(&grant) = self.grants.front() else { continue };
+            let reread = inner.poll_reread(&group, state, &grant, (id, context));
+            match ready!(reread).map_err(closed_or_read)? {
+                Reread::Look => {}
+                Reread::Gone { count, reason, topic } => {
+                    self.grants.pop_front();
+                    let mut gone = grant;
+                    if count < grant.lease.count() {
+                        let (front, rest) = split(grant, count);
+                        self.grants.push_front(rest);
+                        gone = front;
+                    }
+                    self.gone(state, gone, reason, topic);
                 }
             }
-            if let Some(leased) = self.hand_out(state, &grants, messages) {
-                return Some(leased);
-            }
-        }
-        None
-    }
-
-    /// Reads messages again that are not in the group's buffers.
-    fn begin_read(&mut self, state: &mut GroupState, grant: Granted, last: Seq) {
-        let inner = Arc::clone(&self.handle.inner);
-        let Some(cell) = inner.topics.by_id(grant.topic) else {
-            return self.gone(state, grant, GapReason::Purge, None);
-        };
-        let (tail, parts) = {
-            let topic = cell.lock();
-            let tail = topic.view().tail;
-            (tail, (grant.seq >= tail).then(|| topic.take(grant.seq, READ_BYTES)))
-        };
-        let read = match parts {
-            Some(parts) => Read::Now(parts),
-            None => {
-                let range = (grant.seq, last.min(tail.prev()));
-                Read::Later(inner.journal.read_topic(grant.topic, range, READ_BYTES))
-            }
-        };
-        self.reading = Some(Reading { grant, read });
-    }
-
-    /// Makes messages of what was read for a grant; what is left of it stays to be read.
-    fn read_again(
-        &mut self,
-        grant: Granted,
-        parts: Vec<Bytes>,
-    ) -> Result<Option<Leased>, MemberError> {
-        let group = Arc::clone(&self.handle.group);
-        let mut state = group.lock();
-        if !state.machine.holds(self.handle.id, &[grant.lease]) {
-            return Ok(None);
-        }
-        let cell = self.handle.inner.topics.by_id(grant.topic);
-        let Some(cell) = cell else {
-            self.gone(&mut state, grant, GapReason::Purge, None);
-            return Ok(None);
-        };
-        let wanted = grant.seq.plus(grant.lease.count() - 1);
-        let (mut to, mut last_first) = (grant.seq.prev(), grant.seq);
-        let mut tally = Tally::default();
-        for header in parts.iter().flat_map(headers) {
-            if header.seq > wanted {
-                break;
-            }
-            to = header.last_seq().min(wanted);
-            last_first = header.seq;
-            tally.note(&header);
-        }
-        if to < grant.seq {
-            // Neither in memory nor in segments any more; or it has moved between them.
-            let (first, tail) = {
-                let topic = cell.lock();
-                (topic.first(), topic.view().tail)
-            };
-            if first <= grant.seq && grant.seq < tail {
-                let missing = ReadError::Missing { topic: grant.topic, seq: grant.seq };
-                return Err(MemberError::Read(missing));
-            }
-            if first > grant.seq {
-                let gone = first.distance(grant.seq).min(grant.lease.count());
-                let last = grant.lease.first.plus(gone - 1);
-                let lease = Lease { last, ..grant.lease };
-                let gone = Granted { lease, ..grant };
-                self.gone(&mut state, gone, GapReason::Retention, Some(cell.name.clone()));
-            }
-            self.push_rest(grant, first.max(grant.seq));
-            return Ok(None);
-        }
-        let last = grant.lease.first.plus(to.distance(grant.seq));
-        let lease = Lease { last, ..grant.lease };
-        let (name, now) = (cell.name.clone(), self.handle.inner.clock.now());
-        // Some may have been compacted away meanwhile: then each is looked at.
-        let whole = tally.messages >= lease.count();
-        let tally = whole.then_some((tally, last_first));
-        let messages = Messages::new(name, (grant.seq, to), last, now, parts, tally);
-        self.push_rest(grant, to.next());
-        Ok(self.hand_out(&mut state, &[Granted { lease, ..grant }], messages))
-    }
-
-    /// Keeps the part of a grant from `from` on for later.
-    fn push_rest(&mut self, grant: Granted, from: Seq) {
-        let skip = from.distance(grant.seq);
-        if skip < grant.lease.count() {
-            let first = grant.lease.first.plus(skip);
-            let lease = Lease { first, ..grant.lease };
-            self.grants.push_front(Granted { lease, seq: from, ..grant });
         }
     }
 

@@ -495,3 +495,48 @@ fn what_waits_behind_its_key_is_handed_out_together_when_its_turn_comes() {
     // One of each key at a time; read again one by one, it were many more.
     assert_eq!((messages, hand_outs), (500, 50));
 }
+
+/// Works off everything with two members that ack what they hold only when neither gets more;
+/// tells how many hand-outs it took, and asserts the order of each key.
+fn work_off(broker: &Broker, messages: usize, window: u32) -> usize {
+    let mut members = [join(broker, "a", window), join(broker, "b", window)];
+    let mut last_of_key = std::collections::BTreeMap::new();
+    let (mut done, mut hand_outs) = (0, 0);
+    while done < messages {
+        let held: Vec<Vec<Leased>> = members.iter_mut().map(take).collect();
+        for (member, leased) in members.iter().zip(&held) {
+            for delivered in leased.iter().flat_map(|each| each.messages().iter()) {
+                let before = last_of_key.insert(delivered.message.key.clone(), delivered.seq);
+                assert!(before < Some(delivered.seq), "a key is in order");
+                done += 1;
+            }
+            hand_outs += leased.len();
+            ack(member, leased);
+        }
+        assert!(held.iter().any(|held| !held.is_empty()), "stuck at {done}");
+    }
+    hand_outs
+}
+
+#[test]
+fn a_backlog_beyond_what_is_read_ahead_is_handed_out_in_as_large_pieces() {
+    const KEYS: u64 = 20;
+    const MESSAGES: u64 = 4_000;
+    let hand_outs = |read_ahead_bytes: usize| {
+        let mut world = World::new(23);
+        world.options.limits.group_read_ahead_bytes_max = read_ahead_bytes;
+        let broker = open(&world, Mode::Keyed);
+        for at in 0..MESSAGES / 100 {
+            let message =
+                |index| Message::new("x".repeat(50)).with_key(format!("{}", index % KEYS));
+            let batch: Vec<Message> = (at * 100..at * 100 + 100).map(message).collect();
+            broker.publish_batch(&name("t"), &batch, &PublishOptions::default()).wait().unwrap();
+        }
+        // Some of it is in segments, some still in memory.
+        broker.seal().unwrap();
+        work_off(&broker, MESSAGES as usize, 1_000)
+    };
+    let enough = hand_outs(usize::MAX);
+    let little = hand_outs(16 * 1024);
+    assert!(little <= enough + enough / 4, "{little} hand-outs instead of {enough}");
+}

@@ -355,6 +355,24 @@ impl<'a> BatchRef<'a> {
         RecordIter { rest: &self.bytes[ENTRY_HEADER_BYTES..], index: 0 }
     }
 
+    /// Where in its bytes each record begins, for [`BatchRef::record_at`].
+    pub fn starts(&self) -> Vec<u32> {
+        let mut starts = Vec::with_capacity(self.header.count as usize);
+        let mut records = self.records();
+        loop {
+            let at = self.bytes.len() - records.rest.len();
+            if records.next().is_none() {
+                return starts;
+            }
+            starts.push(u32::try_from(at).expect("a batch has less than 4 GiB"));
+        }
+    }
+
+    /// The record that begins at this byte, one of [`BatchRef::starts`].
+    pub fn record_at(&self, start: u32) -> Option<Record<'a>> {
+        Record::take(&mut self.bytes.get(start as usize..)?, 0).ok()
+    }
+
     /// The seq of one of its records.
     pub fn seq_of(&self, record: &Record<'_>) -> Seq {
         self.header.seq.plus(u64::from(record.offset))

@@ -461,15 +461,20 @@ impl Group {
         self.members.get(&member).map_or(0, |member| member.in_flight)
     }
 
-    /// No message that is still to be handed out for the first time lies before this; `None`
-    /// when there is none.
-    pub fn first_wanted(&self) -> Option<Position> {
-        if self.open.counts().waiting > 0 {
-            // Who waits behind another of its key lies behind the first that is open.
-            return Some(self.floor().next());
+    /// Up to which seq open messages of a topic lie close together, from `at` on: for reading
+    /// them in one go. Between two of them lie at most `apart` others. `None` when the next
+    /// `runs` all do, so that there are likely to be more.
+    pub fn close_by(&self, topic: TopicId, at: Position, apart: u64, runs: usize) -> Option<Seq> {
+        let (mut last, mut seen) = (None, 0);
+        for (end, run) in self.open.from(at).take(runs) {
+            let is_far = |last: Seq| run.seq.distance(last) > apart.saturating_add(1);
+            if run.topic != topic || last.is_some_and(is_far) {
+                return last;
+            }
+            last = Some(run.seq.plus(open::len(run, end) - 1));
+            seen += 1;
         }
-        let last = self.open.first_ready()?;
-        self.open.get(last).map(|run| run.first)
+        last.filter(|_| seen < runs)
     }
 
     /// Whether all of these wait to be buried.

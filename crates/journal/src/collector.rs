@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::batch::{FLAG_HOLES, FLAG_IDS, FLAG_KEYS};
-use gapless_core::{Batch, Entry, EntryHeader, Record, RecordsBuilder, Seq, Timestamp, TopicId};
+use gapless_core::{
+    Batch, Entry, EntryHeader, Record, Records, RecordsBuilder, Seq, Timestamp, TopicId,
+};
 
 use crate::blobs::BlobError;
 use crate::error::ReadError;
@@ -129,16 +131,20 @@ pub fn without(batch: &Batch, stays: impl Fn(&Record<'_>) -> bool) -> Option<Bat
     for record in batch.records().filter(|record| stays(record)) {
         kept.push_record(&record);
     }
-    let kept = kept.finish();
+    with_records(batch.header(), &kept.finish())
+}
+
+/// The batch of this header with some of its records only; `None` for no record.
+pub fn with_records(header: &EntryHeader, kept: &Records) -> Option<Batch> {
     if kept.count == 0 {
         return None;
     }
-    let others = batch.header().flags & !(FLAG_KEYS | FLAG_IDS);
+    let others = header.flags & !(FLAG_KEYS | FLAG_IDS);
     let header = EntryHeader {
         flags: others | FLAG_HOLES | kept.flags,
         count: kept.count,
         ttl_min_ms: kept.ttl_min_ms,
-        ..*batch.header()
+        ..*header
     };
     Some(batch_of(header, &kept.bytes))
 }

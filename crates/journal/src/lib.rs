@@ -42,7 +42,7 @@ mod times;
 mod topic_reader;
 
 pub use checkpoint::{CHECKPOINT_VERSION, read_checkpoint};
-pub use collector::without;
+pub use collector::{with_records, without};
 pub use error::{BeginError, Failure, OpenError, ReadError};
 pub use gather::Sink;
 pub use history::PatternReader;

@@ -110,13 +110,18 @@ impl Open {
         self.runs.iter().map(|(last, run)| (*last, run))
     }
 
+    /// All runs that end at `from` or later, in order.
+    pub(super) fn from(&self, from: Position) -> impl Iterator<Item = (Position, &Run)> {
+        self.runs.range(from..).map(|(last, run)| (*last, run))
+    }
+
     pub(super) fn get(&self, last: Position) -> Option<&Run> {
         self.runs.get(&last)
     }
 
     /// The first run that ends at `from` or later.
     pub(super) fn next_from(&self, from: Position) -> Option<(Position, &Run)> {
-        self.runs.range(from..).next().map(|(last, run)| (*last, run))
+        self.from(from).next()
     }
 
     /// The last run that ends before `before`.
