@@ -50,7 +50,7 @@ export class Server {
   /** Starts the process; on the same port if it ran before. */
   async run() {
     const listen = ["--listen", "127.0.0.1:0", "--http", `127.0.0.1:${this.port}`];
-    const data = ["--data", join(this.folder, "data"), "--json"];
+    const data = ["--data", join(this.folder, "data"), "--json", "--set", "http.hosts=lan.test"];
     this.process = spawn(binary, ["serve", ...listen, ...data], {
       stdio: ["ignore", "pipe", "inherit"],
     });
@@ -140,6 +140,7 @@ before(async () => {
     args: [
       "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
       "--disable-background-networking", "--disable-component-update", "--disable-sync",
+      "--host-resolver-rules=MAP *.test 127.0.0.1",
     ],
   });
 });
