@@ -418,8 +418,9 @@ impl Member {
         !self.grants.is_empty() || !self.picking.is_empty()
     }
 
-    /// Whether the group has messages that wait for a member, beyond what this one has.
-    pub fn has_more(&self) -> bool {
+    /// Whether the group has messages that wait for a member, beyond what this one has. Of a
+    /// pattern it may have: whether what was written last is its would take a look at all topics.
+    pub fn may_have_more(&self) -> bool {
         let MemberHandle { inner, group, .. } = &self.handle;
         let (source, frontier) = {
             let state = group.lock();
@@ -428,7 +429,10 @@ impl Member {
             }
             (state.machine.settings().source.clone(), state.machine.frontier())
         };
-        inner.topics.matching(&source).iter().any(|cell| {
+        let Some(name) = source.as_name() else {
+            return inner.journal.last_settled() > frontier;
+        };
+        inner.topics.find(&name).is_some_and(|cell| {
             let state = cell.lock();
             state.is_durable() && state.visible > frontier
         })

@@ -92,7 +92,7 @@ async fn take(session: &Session, answer: &mut Answer) -> Result<(), MemberError>
         answer.put(rest);
         let unread = rest.is_some() || member.has_unread();
         if answer.is_full() || (answer.has_something() && !unread) {
-            answer.more = unread || member.has_more();
+            answer.more = unread || (answer.is_full() && member.may_have_more());
             return Ok(());
         }
         match member.next().await? {
