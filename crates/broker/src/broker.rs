@@ -16,7 +16,7 @@ use gapless_journal::layout::Folder;
 use gapless_journal::{Journal, JournalOptions, JournalStats, Opened, Parts};
 
 use crate::cell::{Cell, lock};
-use crate::clock::{Clock, SystemClock, random_epoch};
+use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
 use crate::counts::Gone;
 use crate::error::{BrokerOpenError, CloseError, TopicError};
 use crate::groups::Groups;
@@ -151,8 +151,8 @@ impl Broker {
         let folder =
             Folder { fs: Arc::clone(&options.fs), path: options.folder.clone(), log: options.log };
         let clock = Arc::clone(&options.clock);
-        let epoch = options.epoch.unwrap_or_else(random_epoch);
-        let parts = folder.parts(epoch, Arc::new(move || clock.monotonic()), options.threads)?;
+        let new = (options.epoch.unwrap_or_else(random_epoch), random_secret());
+        let parts = folder.parts(new, Arc::new(move || clock.monotonic()), options.threads)?;
         Self::open_on(parts, options)
     }
 

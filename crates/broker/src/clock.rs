@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gapless_core::{Epoch, Timestamp};
+use gapless_journal::Secret;
 
 /// Tells the time.
 pub trait Clock: Send + Sync {
@@ -68,8 +69,19 @@ impl Clock for ManualClock {
 
 /// A random id for a new store.
 pub fn random_epoch() -> Epoch {
+    Epoch(random(b"epoch"))
+}
+
+/// A random number that nobody can compute from the epoch, which clients are shown.
+pub(crate) fn random_secret() -> Secret {
+    Secret::new(random(b"secret"))
+}
+
+/// The hasher's keys come from the system's generator; `what` keeps two numbers apart.
+fn random(what: &[u8]) -> u64 {
     let mut hasher = RandomState::new().build_hasher();
+    hasher.write(what);
     hasher.write_u64(SystemClock::default().now().0);
     hasher.write_u32(std::process::id());
-    Epoch(hasher.finish())
+    hasher.finish()
 }

@@ -19,6 +19,12 @@ pub const NAME_BYTES_MAX: usize = 200;
 
 /// A store of blobs.
 pub trait Blobs: Send + Sync + Debug {
+    /// Gets ready for blobs to be made: the first change to the store. Removes what was never
+    /// finished by those before.
+    fn prepare(&self) -> Result<(), BlobError> {
+        Ok(())
+    }
+
     /// Begins a blob. Nothing is visible under the name before
     /// [`BlobWriter::finish`], and nothing ever if the writer is dropped.
     fn create(&self, name: &str) -> Result<Box<dyn BlobWriter>, BlobError>;
@@ -116,7 +122,7 @@ pub enum BlobError {
         name: String,
     },
     /// The system failed.
-    #[error("cannot {doing} blob {name}")]
+    #[error("cannot {doing} blob {name}: {source}")]
     Io {
         /// What was tried: "read", "write", …
         doing: &'static str,

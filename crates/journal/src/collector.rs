@@ -23,7 +23,6 @@ use crate::history::batches;
 use crate::index::{BlockRow, KeyRow, key_hash};
 use crate::journal::Inner;
 use crate::keeper::{Fresh, KeepError};
-use crate::manifest::delete;
 use crate::marks::lock;
 use crate::segment::{Segment, SegmentWriter};
 use crate::state::{Policy, State};
@@ -454,7 +453,9 @@ impl Inner {
         if let Some(new) = &new {
             next.segments.insert(at, new.meta().clone());
         }
-        self.install(&mut manifest, next, fresh)?;
+        let names = |each: &Arc<Segment>| [each.meta().data_name(), each.meta().index_name()];
+        let unneeded = old.iter().flat_map(names).collect();
+        let copied = self.install(&mut manifest, next, fresh, unneeded)?;
         self.swap_segments(|segments| {
             segments.retain(|segment| !is_old(&segment.meta().name));
             if let Some(new) = new {
@@ -462,9 +463,8 @@ impl Inner {
             }
         });
         drop(manifest);
-        for segment in old {
-            delete(&*self.blobs, &segment.meta().data_name());
-            delete(&*self.blobs, &segment.meta().index_name());
+        if copied {
+            self.delete_unneeded();
         }
         Ok(())
     }

@@ -47,7 +47,9 @@ fn floor(first_needed: u64) -> Floor {
 
 fn open(log: &dyn Log, first_needed: u64) -> TakeOver {
     let taken = log.take_over(floor(first_needed));
-    taken.expect("a log that nobody owns can be taken over")
+    let mut taken = taken.expect("a log that nobody owns can be taken over");
+    taken.writer.settle().expect("a log that was taken over can be settled");
+    taken
 }
 
 fn append(taken: &mut TakeOver, frame: &Bytes) -> Lsn {

@@ -2,7 +2,7 @@
 //!
 //! A blob is written under a temporary name, flushed, renamed, and the folder is
 //! flushed: so a name that is there stands for a whole blob, whatever happens. What a
-//! crash leaves under temporary names is removed when the folder is opened.
+//! crash leaves under temporary names is removed when the folder is next prepared.
 //!
 //! One process owns the folder (whoever opens it holds the lock of the log), so
 //! create-if-absent is a check under a mutex here, and not in the file system, whose
@@ -20,7 +20,7 @@ use std::{
 
 use crate::{
     blobs::{Blob, BlobError, BlobWriter, Blobs, Created, check_name},
-    fs::{Fs, FsFile, is_full, is_read_only, write_pages_at},
+    fs::{Fs, FsFile, create_dir_durably, is_full, is_read_only, write_pages_at},
     pages::Pages,
 };
 
@@ -51,31 +51,16 @@ struct Shared {
 }
 
 impl DirBlobs {
-    /// Opens a folder, making it if needed, and removes what was never finished.
-    pub fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Result<Self, BlobError> {
-        let at = |doing| {
-            let name = dir.display().to_string();
-            move |source| blob_error(doing, &name, source)
-        };
-        if !fs.exists(&dir).map_err(at("look for"))? {
-            fs.create_dir(&dir).map_err(at("make the folder of"))?;
-            if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-                fs.sync_dir(parent).map_err(at("flush the folder of"))?;
-            }
-        }
-        for name in fs.list(&dir).map_err(at("list"))? {
-            if name.starts_with(TEMP_PREFIX) {
-                fs.remove(&dir.join(&name)).map_err(at("tidy up"))?;
-            }
-        }
-        Ok(Self {
+    /// A folder of blobs, which need not exist before [`Blobs::prepare`].
+    pub fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Self {
+        Self {
             shared: Arc::new(Shared {
                 fs,
                 dir,
                 naming: Mutex::new(()),
                 temp_next: AtomicU64::new(1),
             }),
-        })
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -84,6 +69,21 @@ impl DirBlobs {
 }
 
 impl Blobs for DirBlobs {
+    fn prepare(&self) -> Result<(), BlobError> {
+        let Shared { fs, dir, .. } = &*self.shared;
+        let at = |doing| {
+            let name = dir.display().to_string();
+            move |source| blob_error(doing, &name, source)
+        };
+        create_dir_durably(&**fs, dir).map_err(at("create the folder of"))?;
+        for name in fs.list(dir).map_err(at("list"))? {
+            if name.starts_with(TEMP_PREFIX) {
+                fs.remove(&dir.join(&name)).map_err(at("tidy up"))?;
+            }
+        }
+        Ok(())
+    }
+
     fn create(&self, name: &str) -> Result<Box<dyn BlobWriter>, BlobError> {
         check_name(name)?;
         let number = self.shared.temp_next.fetch_add(1, Ordering::Relaxed);
@@ -110,8 +110,12 @@ impl Blobs for DirBlobs {
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, BlobError> {
-        let failed = |source| blob_error("list", prefix, source);
-        let mut names = self.shared.fs.list(&self.shared.dir).map_err(failed)?;
+        let Shared { fs, dir, .. } = &*self.shared;
+        let at = dir.display().to_string();
+        if !fs.exists(dir).map_err(|source| blob_error("look for", &at, source))? {
+            return Ok(Vec::new());
+        }
+        let mut names = fs.list(dir).map_err(|source| blob_error("list", &at, source))?;
         names.retain(|name| name.starts_with(prefix) && !name.starts_with('.'));
         Ok(names)
     }

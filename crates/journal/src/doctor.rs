@@ -8,23 +8,27 @@
 //! Whoever wants less takes findings out of the report before. What it cannot do is bring
 //! back bytes: for that there are backups.
 
+mod repair;
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gapless_core::{Epoch, Position};
+use gapless_core::{Entry, Epoch, Position};
 
+pub use self::repair::{Repair, repair};
 use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, check_name};
-use crate::checkpoint::read_checkpoint;
-use crate::dir_blobs::DirBlobs;
+use crate::checkpoint::{Checkpoint, copy_name};
 use crate::error::{OpenError, ReadError};
 use crate::file_log::Examination;
+use crate::frame::{FrameMarks, Secret};
 use crate::fs::{Fs, FsFile, is_read_only};
-use crate::layout::{Folder, LOCK_NAME, LOG_FOLDER};
+use crate::layout::Folder;
 use crate::log::{LogError, Lsn};
 use crate::manifest::Manifest;
-use crate::open::{floor_of, orphans};
+use crate::open::{floor_of, remains};
+use crate::orphans::Orphans;
 use crate::segment::{Segment, SegmentMeta};
 
 /// How bad a finding is.
@@ -44,6 +48,12 @@ pub enum Severity {
 pub enum Finding {
     /// The folder holds no store.
     NoStore,
+    /// The folder holds files of a store, but no manifest: the store does not open, and no new
+    /// one is created here.
+    Remains {
+        /// Their names.
+        found: Vec<String>,
+    },
     /// A manifest cannot be used.
     Manifest {
         /// Its name.
@@ -53,6 +63,17 @@ pub enum Finding {
         /// The older manifest that could take its place, if it is the newest and there is
         /// one that can be opened.
         fallback: Option<Box<Fallback>>,
+        /// Whether it is one of two that say the same, so that opening does without it.
+        is_copy: bool,
+    },
+    /// One of the checkpoint's two blobs is missing or damaged. The other is whole.
+    CheckpointCopy {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        why: String,
+        /// The checkpoint that the manifest names, and the store's epoch.
+        of: (String, Epoch),
     },
     /// The checkpoint cannot be used.
     Checkpoint {
@@ -79,6 +100,16 @@ pub enum Finding {
     Orphan {
         /// Its name.
         name: String,
+    },
+    /// A blob that looks like a part of another store.
+    Foreign {
+        /// Its name.
+        name: String,
+    },
+    /// A segment holds what neither manifest nor log knows of.
+    SegmentAhead {
+        /// What opening says.
+        why: OpenError,
     },
     /// The end of the log is unfinished; opening cuts it.
     TornEnd {
@@ -126,9 +157,12 @@ impl Finding {
     pub fn severity(&self) -> Severity {
         match self {
             Self::NoStore | Self::TornEnd { .. } | Self::NotClosed => Severity::Info,
-            Self::Orphan { .. } => Severity::Info,
-            Self::Index { .. } => Severity::Repairable,
-            Self::Manifest { .. }
+            Self::Orphan { .. } | Self::Foreign { .. } => Severity::Info,
+            Self::Index { .. } | Self::CheckpointCopy { .. } => Severity::Repairable,
+            Self::Manifest { is_copy: true, .. } => Severity::Repairable,
+            Self::Remains { .. }
+            | Self::SegmentAhead { .. }
+            | Self::Manifest { .. }
             | Self::Checkpoint { .. }
             | Self::Segment { .. }
             | Self::Log { .. }
@@ -141,6 +175,7 @@ impl Finding {
     pub fn is_repairable(&self) -> bool {
         match self {
             Self::Index { .. } | Self::Orphan { .. } | Self::LogBehind { .. } => true,
+            Self::CheckpointCopy { .. } => true,
             Self::Log { why } => matches!(why, LogError::Damaged { .. }),
             Self::Manifest { fallback, .. } => fallback.is_some(),
             _ => false,
@@ -155,27 +190,50 @@ impl Finding {
     /// What to do about it.
     pub fn advice(&self) -> &'static str {
         match self {
-            Self::NoStore => "check the path; opening makes a new store here",
+            Self::NoStore => "check the path; opening creates a new store here",
+            Self::Remains { .. } => {
+                "put the manifests and the log back from a backup; or `gapless doctor --rebuild` \
+                 creates them again from what is here"
+            }
+            Self::SegmentAhead { .. } => {
+                "restore manifests and log that are as new as it; or `gapless doctor --rebuild` \
+                 takes it in"
+            }
+            Self::Foreign { .. } => "opening leaves it alone; move it to where it belongs",
             Self::Manifest { why: OpenError::Version { .. }, .. }
             | Self::Checkpoint { why: OpenError::Version { .. }, .. }
             | Self::Segment { why: ReadError::Version { .. }, .. }
             | Self::Log { why: LogError::Version { .. } } => "use the program that wrote it",
+            Self::Manifest { is_copy: true, .. } => {
+                "nothing is lost: there are always two that say the same; opening or repair writes \
+                 it again"
+            }
             Self::Manifest { fallback: Some(_), .. } => {
                 "restore it from a backup; or repair falls back to the one before, and what was \
                  sealed since is lost unless the log has it"
             }
             Self::Manifest { fallback: None, .. } => {
-                "restore the folder of blobs from a backup, together with the log"
+                "restore the folder of blobs from a backup, together with the log; or `gapless \
+                 doctor --rebuild` creates the manifest again from what is here"
             }
-            Self::Checkpoint { .. } => "restore it from a backup; nothing else holds it",
-            Self::Index { .. } => "nothing is lost; opening or repair makes it anew",
+            Self::Checkpoint { .. } => {
+                "restore it from a backup; or `gapless doctor --rebuild` creates it again without \
+                 what only it held"
+            }
+            Self::CheckpointCopy { .. } => "nothing is lost; repair writes it again from the other",
+            Self::Index { .. } => {
+                "nothing is lost; repair rebuilds it from the data, and so does opening if it is \
+                 missing or its header is damaged; until then reading there fails"
+            }
             Self::Segment { .. } => {
                 "restore this file from a backup; until then reading there fails, and the rest \
                  can be read"
             }
             Self::Orphan { .. } => "nothing needs it; opening or repair deletes it",
             Self::TornEnd { .. } => {
-                "nothing that was acknowledged as flushed is in it; opening cuts it"
+                "opening cuts it. If a crash left it, nothing in it was acknowledged as flushed; if \
+                 the disk damaged it later, that cannot be told apart, and a flushed message may \
+                 be in it: then restore the log from a backup"
             }
             Self::Log { why: LogError::Damaged { .. } } => {
                 "restore the log from a backup; or repair cuts it there, and this frame and all \
@@ -203,11 +261,19 @@ impl fmt::Display for Finding {
         match self {
             Self::NoStore => write!(f, "there is no store in this folder"),
             Self::Manifest { why, .. } | Self::Checkpoint { why, .. } => why.fmt(f),
+            Self::Remains { found } => {
+                write!(f, "there is no manifest, but {} files of a store", found.len())
+            }
+            Self::CheckpointCopy { name, why, .. } => {
+                write!(f, "{name}, one of two copies of the checkpoint: {why}")
+            }
+            Self::SegmentAhead { why } => why.fmt(f),
+            Self::Foreign { name } => write!(f, "{name} looks like a part of another store"),
             Self::Index { segment, why } => write!(f, "{}: {why}", segment.index_name()),
             Self::Segment { why, .. } => why.fmt(f),
             Self::Orphan { name } => write!(f, "{name} belongs to nothing"),
             Self::TornEnd { at, bytes } => {
-                write!(f, "the log ends in an unfinished frame {at} ({bytes} bytes)")
+                write!(f, "the log ends in an unfinished or damaged frame {at} ({bytes} bytes)")
             }
             Self::Log { why } => why.fmt(f),
             Self::LogBehind { known, next } => {
@@ -241,6 +307,13 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether opening would take this manifest, the newest one or its copy.
+    fn opens_by(&self, manifest: &Manifest) -> bool {
+        let newest_is_good = self.manifests.last().is_some_and(|(_, good)| *good);
+        let copy = |each: &Finding| matches!(each, Finding::Manifest { is_copy: true, .. });
+        newest_is_good || (manifest.secret.is_some() && self.findings.iter().any(copy))
+    }
+
     /// The worst of the findings; `None` when there is none.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(Finding::severity).max()
@@ -255,64 +328,73 @@ impl Report {
 pub fn examine(folder: &Folder, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, OpenError> {
     let blobs = ReadBlobs::of(folder);
     let mut report = Report::default();
-    let names = if folder.fs.exists(&blobs.dir).map_err(|source| unreadable(&blobs, source))? {
-        Manifest::names(&blobs)?
-    } else {
-        Vec::new()
-    };
+    let names = Manifest::names(&blobs)?;
     let Some(manifest) = choose_manifest(folder, &blobs, &names, &mut report)? else {
+        if names.is_empty() {
+            let found = found_without_manifest(folder, &blobs)?;
+            let nothing = found.is_empty();
+            let remains = Finding::Remains { found };
+            report.findings.push(if nothing { Finding::NoStore } else { remains });
+        }
         return Ok(report);
     };
     report.epoch = Some(Epoch(manifest.epoch));
     examine_checkpoint(&blobs, &manifest, &mut report);
     examine_segments(&blobs, &manifest, &mut report, progress);
     // Of a store whose newest manifest is damaged nobody knows what belongs to nothing.
-    if report.manifests.last().is_some_and(|(_, good)| *good) {
-        let orphans = orphans(&blobs, &manifest)?;
-        report.findings.extend(orphans.into_iter().map(|name| Finding::Orphan { name }));
+    if report.opens_by(&manifest) {
+        examine_orphans(folder, &blobs, &manifest, &mut report)?;
         examine_log(folder, &manifest, &mut report);
     }
     report.manifest = Some(manifest);
     Ok(report)
 }
 
-/// Reads all manifests; gives the newest, or what could take its place.
+/// Files of a store where there is no manifest.
+fn found_without_manifest(folder: &Folder, blobs: &ReadBlobs) -> Result<Vec<String>, OpenError> {
+    let log = folder.file_log(FrameMarks::secret(Secret::new(0)));
+    remains(blobs, &log)
+}
+
+/// Reads all manifests; gives the one that opening takes, or what could take its place.
 fn choose_manifest(
     folder: &Folder,
     blobs: &ReadBlobs,
     names: &[String],
     report: &mut Report,
 ) -> Result<Option<Manifest>, OpenError> {
-    let Some((newest, older)) = names.split_last() else {
-        report.findings.push(Finding::NoStore);
-        return Ok(None);
-    };
-    let mut usable = None;
-    for name in older {
+    let taken = Manifest::newest(blobs).ok().flatten();
+    let mut usable: Option<Manifest> = None;
+    for name in names {
         let loaded = Manifest::load(blobs, name);
         report.manifests.push((name.clone(), loaded.is_ok()));
-        match loaded {
-            Ok(manifest) => usable = Some(manifest),
-            Err(why) => {
-                report.findings.push(Finding::Manifest { name: name.clone(), why, fallback: None });
-            }
+        // One that only has a wrong name can still take the place of another.
+        let held = Manifest::load_any(blobs, name).ok();
+        usable = usable.into_iter().chain(held).max_by_key(|manifest| manifest.number);
+        if let Err(why) = loaded {
+            let is_copy = taken.as_ref().is_some_and(|taken| taken.secret.is_some());
+            report.findings.push(Finding::Manifest {
+                name: name.clone(),
+                why,
+                fallback: None,
+                is_copy,
+            });
         }
     }
-    match Manifest::load(blobs, newest) {
-        Ok(manifest) => {
-            report.manifests.push((newest.clone(), true));
-            Ok(Some(manifest))
-        }
-        Err(why) => {
-            report.manifests.push((newest.clone(), false));
-            let damaged = matches!(why, OpenError::Damaged { .. });
-            let fallback = usable.clone().filter(|_| damaged);
-            let fallback = fallback.and_then(|manifest| fall_back(folder, blobs, manifest));
-            let (name, fallback) = (newest.clone(), fallback.map(Box::new));
-            report.findings.push(Finding::Manifest { name, why, fallback });
-            Ok(usable)
-        }
+    if taken.is_some() {
+        return Ok(taken);
     }
+    let last = report.findings.iter_mut().rev().find_map(|finding| match finding {
+        Finding::Manifest { why, fallback, .. } => Some((why, fallback)),
+        _ => None,
+    });
+    if let Some((why, fallback)) = last
+        && !matches!(why, OpenError::Version { .. })
+    {
+        let found = usable.clone().and_then(|manifest| fall_back(folder, blobs, manifest));
+        *fallback = found.map(Box::new);
+    }
+    Ok(usable)
 }
 
 /// What falling back to this manifest would mean; `None` when it could not be opened.
@@ -324,30 +406,79 @@ fn fall_back(folder: &Folder, blobs: &ReadBlobs, manifest: Manifest) -> Option<F
         return None;
     }
     if let Some(name) = &manifest.checkpoint {
-        read_checkpoint(blobs, name, &mut |_| Ok(())).ok()?;
+        Checkpoint::load(blobs, name, manifest.epoch).ok()?;
     }
     let log = examine_log_of(folder, &manifest).ok()?;
     if log.refused.is_some() || log.next <= manifest.log_end {
         return None;
     }
-    let unnamed = orphans(blobs, &manifest).ok()?;
+    let orphans = Orphans::find(blobs, &manifest).ok()?;
+    let unnamed = orphans.ours.into_iter().chain(orphans.foreign).collect();
     Some(Fallback { manifest, unnamed, log_first: log.first, log_next: log.next })
 }
 
 fn examine_checkpoint(blobs: &ReadBlobs, manifest: &Manifest, report: &mut Report) {
     let Some(name) = &manifest.checkpoint else { return };
-    let mut items = 0;
-    let read = read_checkpoint(blobs, name, &mut |_| {
-        items += 1;
-        Ok(())
-    });
-    match read {
-        Ok(()) => report.checkpoint_items = Some(items),
-        Err(why) => {
-            let name = name.to_string();
+    let both = [name.to_string(), copy_name(name)];
+    let [main, copy] =
+        both.each_ref().map(|each| Checkpoint::load_one(blobs, each, manifest.epoch));
+    report.checkpoint_items =
+        main.as_ref().or(copy.as_ref()).ok().map(|whole| whole.items.len() as u64);
+    let of = (name.to_string(), Epoch(manifest.epoch));
+    match (main, copy) {
+        (Ok(_), Ok(_)) => {}
+        // Version 1 wrote one; opening writes the other.
+        (Ok(_), Err(OpenError::Blobs(BlobError::Missing { .. }))) if manifest.secret.is_none() => {}
+        (Ok(_), Err(why)) => {
+            let [_, name] = both;
+            report.findings.push(Finding::CheckpointCopy { name, why: why.to_string(), of });
+        }
+        (Err(why), Ok(_)) if !matches!(why, OpenError::Version { .. }) => {
+            let [name, _] = both;
+            report.findings.push(Finding::CheckpointCopy { name, why: why.to_string(), of });
+        }
+        (Err(why), _) => {
+            let [name, _] = both;
             report.findings.push(Finding::Checkpoint { name, why });
         }
     }
+}
+
+fn examine_orphans(
+    folder: &Folder,
+    blobs: &ReadBlobs,
+    manifest: &Manifest,
+    report: &mut Report,
+) -> Result<(), OpenError> {
+    let orphans = Orphans::find(blobs, manifest)?;
+    if !orphans.ours.is_empty()
+        && let Ok(last) = last_position(folder, manifest)
+        && let Err(why) = orphans.refuse_ahead(blobs, last)
+    {
+        report.findings.push(Finding::SegmentAhead { why });
+        return Ok(());
+    }
+    report.findings.extend(orphans.ours.into_iter().map(|name| Finding::Orphan { name }));
+    report.findings.extend(orphans.foreign.into_iter().map(|name| Finding::Foreign { name }));
+    Ok(())
+}
+
+/// The last position that manifest and log know of, as opening would find it.
+fn last_position(folder: &Folder, manifest: &Manifest) -> Result<Position, LogError> {
+    let log = folder.file_log(marks_of(manifest));
+    let mut last = manifest.last_position;
+    log.read_only(floor_of(manifest))?.replay(manifest.replay_from, &mut |_, mut frame| {
+        while let Ok(entry) = Entry::take_trusted(&mut frame) {
+            last = last.max(entry.header.last_position());
+        }
+        Ok(())
+    })?;
+    Ok(last)
+}
+
+/// The marks of a store that is not changed; one of version 1 needs no new secret for that.
+pub(crate) fn marks_of(manifest: &Manifest) -> FrameMarks {
+    manifest.marks(Secret::new(0))
 }
 
 fn examine_segments(
@@ -395,166 +526,7 @@ fn examine_log(folder: &Folder, manifest: &Manifest, report: &mut Report) {
 }
 
 fn examine_log_of(folder: &Folder, manifest: &Manifest) -> Result<Examination, LogError> {
-    folder.file_log(Epoch(manifest.epoch)).examine(floor_of(manifest))
-}
-
-/// What [`repair`] did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Repair {
-    /// An index was made anew. Nothing is lost.
-    IndexRebuilt {
-        /// Its name.
-        name: String,
-    },
-    /// A blob that belonged to nothing was deleted.
-    OrphanDeleted {
-        /// Its name.
-        name: String,
-    },
-    /// The log was cut: these frames, and all that was published in them, are lost.
-    LogCut {
-        /// The first frame that is lost.
-        first: Lsn,
-        /// The last one that had left a trace.
-        last: Lsn,
-        /// How many of them could be found.
-        frames: u64,
-        /// How many bytes these had.
-        bytes: u64,
-    },
-    /// The store no longer expects these frames of the log; they are lost.
-    LogAccepted {
-        /// The first frame that is lost.
-        first: Lsn,
-        /// The last frame that was known to have been flushed.
-        last: Lsn,
-    },
-    /// The newest manifest was put aside, and the one before it counts.
-    ManifestDropped {
-        /// The damaged one.
-        name: String,
-        /// What it is called now.
-        kept_as: String,
-        /// The last position that is in segments now; what was sealed after it is lost
-        /// unless the log has it.
-        sealed: Position,
-        /// Segments and checkpoints that belong to nothing now.
-        unnamed: Vec<String>,
-    },
-}
-
-impl fmt::Display for Repair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::IndexRebuilt { name } => write!(f, "made {name} anew; nothing is lost"),
-            Self::OrphanDeleted { name } => write!(f, "deleted {name}, which nothing needed"),
-            Self::LogCut { first, last, frames, bytes } => write!(
-                f,
-                "cut the log: frames {first} to {last} are lost ({frames} found, {bytes} bytes)"
-            ),
-            Self::LogAccepted { first, last } => {
-                write!(f, "the store goes on without frames {first} to {last}; they are lost")
-            }
-            Self::ManifestDropped { name, kept_as, sealed, unnamed } => write!(
-                f,
-                "{name} was put aside as {kept_as}; the store goes back to position {sealed} and \
-                 what the log has after it, without {} blobs",
-                unnamed.len()
-            ),
-        }
-    }
-}
-
-/// Repairs what the report's findings allow, and says what was done and lost. The store is
-/// locked meanwhile.
-///
-/// # Errors
-/// When the store is in use or cannot be written. What was done before stays done; examine
-/// again.
-pub fn repair(folder: &Folder, report: &Report) -> Result<Vec<Repair>, OpenError> {
-    let _lock = folder.lock()?;
-    // Whoever opened it without this folder's lock holds that of the log.
-    let log_lock = folder.path.join(LOG_FOLDER).join(LOCK_NAME);
-    if let Err(error) = folder.fs.lock(&log_lock)
-        && error.kind() == io::ErrorKind::WouldBlock
-    {
-        return Err(LogError::Locked { path: log_lock }.into());
-    }
-    let blobs = DirBlobs::new(Arc::clone(&folder.fs), folder.blobs_path())?;
-    let mut done = Vec::new();
-    let mut log_end = None;
-    for finding in &report.findings {
-        match finding {
-            Finding::Index { segment, .. } => {
-                // Its rows may be damaged where opening does not look.
-                blobs.delete(&segment.index_name())?;
-                Segment::open(&blobs, segment.clone(), |_| {}).map_err(|error| {
-                    let (name, why) = (segment.data_name(), error.to_string());
-                    OpenError::Damaged { name, why }
-                })?;
-                done.push(Repair::IndexRebuilt { name: segment.index_name() });
-            }
-            Finding::Orphan { name } => {
-                blobs.delete(name)?;
-                done.push(Repair::OrphanDeleted { name: name.clone() });
-            }
-            Finding::Log { why: LogError::Damaged { lsn, .. } } => {
-                let Some(epoch) = report.epoch else { continue };
-                let cut = folder.file_log(epoch).cut(*lsn)?;
-                let (frames, bytes, last) = (cut.frames, cut.bytes, cut.last);
-                done.push(Repair::LogCut { first: *lsn, last, frames, bytes });
-                log_end = Some(lsn.before());
-            }
-            Finding::LogBehind { next, .. } => log_end = Some(next.before()),
-            Finding::Manifest { name, fallback: Some(fallback), .. } => {
-                done.push(drop_manifest(&blobs, name, fallback)?);
-            }
-            _ => {}
-        }
-    }
-    if let Some(end) = log_end {
-        done.extend(accept_log(&blobs, end)?);
-    }
-    Ok(done)
-}
-
-/// Puts a manifest aside, and stores the one before it as the newest.
-fn drop_manifest(blobs: &dyn Blobs, name: &str, fallback: &Fallback) -> Result<Repair, OpenError> {
-    let kept_as = format!("damaged-{name}");
-    blobs.put(&kept_as, &blobs.read(name)?)?;
-    let number = name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
-    let mut manifest = fallback.manifest.clone();
-    manifest.number = manifest.number.max(number.unwrap_or(0)) + 1;
-    // Whatever it says, something came after it.
-    manifest.clean = false;
-    manifest.store(blobs)?;
-    blobs.delete(name)?;
-    Ok(Repair::ManifestDropped {
-        name: name.to_owned(),
-        kept_as,
-        sealed: fallback.manifest.sealed,
-        unnamed: fallback.unnamed.clone(),
-    })
-}
-
-/// Makes the manifest expect no more of the log than it has.
-fn accept_log(blobs: &dyn Blobs, end: Lsn) -> Result<Option<Repair>, OpenError> {
-    let Some(mut manifest) = Manifest::newest(blobs)? else { return Ok(None) };
-    let known = manifest.log_end;
-    if known <= end {
-        return Ok(None);
-    }
-    manifest.number += 1;
-    manifest.log_end = end;
-    manifest.clean = false;
-    manifest.store(blobs)?;
-    Ok(Some(Repair::LogAccepted { first: end.next(), last: known }))
-}
-
-fn unreadable(blobs: &ReadBlobs, source: io::Error) -> OpenError {
-    let name = blobs.dir.display().to_string();
-    OpenError::Blobs(blob_error("look for", &name, source))
+    folder.file_log(marks_of(manifest)).examine(floor_of(manifest))
 }
 
 /// Blobs in a folder that may not be changed, or is somebody else's.
@@ -584,8 +556,11 @@ impl Blobs for ReadBlobs {
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, BlobError> {
-        let failed = |source| blob_error("list", prefix, source);
-        let mut names = self.fs.list(&self.dir).map_err(failed)?;
+        let at = self.dir.display().to_string();
+        if !self.fs.exists(&self.dir).map_err(|source| blob_error("look for", &at, source))? {
+            return Ok(Vec::new());
+        }
+        let mut names = self.fs.list(&self.dir).map_err(|e| blob_error("list", &at, e))?;
         names.retain(|name| name.starts_with(prefix) && !name.starts_with('.'));
         Ok(names)
     }

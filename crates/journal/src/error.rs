@@ -110,8 +110,7 @@ impl From<BlobError> for ReadError {
     }
 }
 
-/// Why a journal did not open. Nothing in the folder was changed, but for files that a
-/// crash left unfinished.
+/// Why a journal did not open. Nothing in the folder was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -128,6 +127,40 @@ pub enum OpenError {
         name: String,
         /// What is wrong.
         why: String,
+    },
+    /// A manifest has the name of another: the files were renamed, swapped or copied.
+    #[error(
+        "{name} is {holds} by what it holds: it was renamed or copied; give the manifests their \
+         own names back, or run `gapless doctor`"
+    )]
+    Misnamed {
+        /// The blob.
+        name: String,
+        /// The name it should have.
+        holds: String,
+    },
+    /// There is no manifest, but files of a store. A new store is never created among them.
+    #[error(
+        "there is no manifest here, but files of a store ({}); put its manifests and log back, or \
+         see what `gapless doctor --rebuild` can do; for a new store name an empty folder",
+        some_of(found)
+    )]
+    Remains {
+        /// Their names, sorted.
+        found: Vec<String>,
+    },
+    /// A segment holds messages that neither manifest nor log knows of: these are older.
+    #[error(
+        "{name} holds messages up to position {last}, but manifest and log end at {known}: they \
+         are older than it; restore the right ones, or see what `gapless doctor --rebuild` can do"
+    )]
+    SegmentAhead {
+        /// The segment's data.
+        name: String,
+        /// The last position in it.
+        last: Position,
+        /// The last position that manifest and log know of.
+        known: Position,
     },
     /// A blob was written by a newer program.
     #[error("{name} has format version {found}; this program knows up to {known}; use a newer one")]
@@ -167,4 +200,15 @@ pub enum OpenError {
         /// What is wrong.
         why: String,
     },
+}
+
+/// How many names a message lists.
+const NAMES_MAX: usize = 8;
+
+fn some_of(names: &[String]) -> String {
+    let (some, rest) = names.split_at(names.len().min(NAMES_MAX));
+    match rest.len() {
+        0 => some.join(", "),
+        more => format!("{} and {more} more", some.join(", ")),
+    }
 }

@@ -11,7 +11,7 @@
 //!   are told by number, term and link, and never replayed;
 //! - a frame that had been flushed and is gone refuses to open; only an end that nobody
 //!   was promised is cut, and that is told;
-//! - what is handed out at opening is written and flushed once more before, since the
+//! - what is handed out at opening is written and flushed once more when it is settled, since the
 //!   process before may have died without flushing, or after its flush had failed.
 //!
 //! Where things are: `scan` finds what is alive, `writer` appends, `room` makes and
@@ -36,13 +36,13 @@ pub use self::doctor::{Cut, Examination, ExaminedFile};
 use self::{
     reader::Reader,
     room::{Room, zeros},
-    scan::{Analysis, Found, Purpose, Scan, scan},
+    scan::{Analysis, Found, Scan, Wanted, scan},
     writer::{AT_ONCE_BYTES_MAX, Used, Writer},
 };
 use crate::{
-    frame::{BLOCK_BYTES, HEADER_BYTES},
-    fs::{Fs, FsFile, FsLock, is_read_only},
-    log::{Floor, Log, LogError, Lsn, TakeOver},
+    frame::{BLOCK_BYTES, FrameMarks, HEADER_BYTES},
+    fs::{self, Fs, FsFile, FsLock, is_read_only},
+    log::{Floor, Log, LogError, Lsn, TERM_MAX, TakeOver},
     pages::Pages,
 };
 
@@ -74,11 +74,11 @@ impl FileLogOptions {
 }
 
 /// A log in a folder. It is only touched by [`Log::take_over`] and the doctor's calls.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FileLog {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
-    epoch: u64,
+    marks: FrameMarks,
     options: FileLogOptions,
 }
 
@@ -100,31 +100,42 @@ impl LogFile {
 impl FileLog {
     /// A log in this folder, which need not exist yet.
     ///
-    /// `epoch` names the store and stands in every frame. Derive it from something that
-    /// clients never see, so that no message can be made to look like a frame.
+    /// `marks` tell the frames of the store from all other bytes.
     #[must_use]
-    pub fn new(fs: Arc<dyn Fs>, dir: PathBuf, epoch: u64, options: FileLogOptions) -> Self {
-        Self { fs, dir, epoch, options }
+    pub fn new(fs: Arc<dyn Fs>, dir: PathBuf, marks: FrameMarks, options: FileLogOptions) -> Self {
+        Self { fs, dir, marks, options }
+    }
+
+    fn wanted(&self, first: Lsn, payloads: bool) -> Wanted {
+        Wanted { marks: self.marks, first: first.max(Lsn::FIRST), payloads }
+    }
+
+    fn in_dir(&self, doing: &'static str) -> impl FnOnce(io::Error) -> LogError {
+        let dir = self.dir.display().to_string();
+        move |source| io_error(doing, &dir, source)
+    }
+
+    fn exists(&self) -> Result<bool, LogError> {
+        self.fs.exists(&self.dir).map_err(self.in_dir("look for"))
+    }
+
+    fn create(&self) -> Result<(), LogError> {
+        let done = fs::create_dir_durably(&*self.fs, &self.dir);
+        done.map_err(self.in_dir("create"))
     }
 
     fn lock(&self) -> Result<Box<dyn FsLock>, LogError> {
-        let dir = self.dir.display().to_string();
-        let in_dir = |doing| {
-            let dir = &dir;
-            move |source| io_error(doing, dir, source)
-        };
-        if !self.fs.exists(&self.dir).map_err(in_dir("look for"))? {
-            self.fs.create_dir(&self.dir).map_err(in_dir("make"))?;
-            if let Some(parent) = self.dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-                let done = self.fs.sync_dir(parent);
-                done.map_err(in_dir("flush the folder that holds"))?;
-            }
-        }
         let path = self.dir.join(LOCK_NAME);
         self.fs.lock(&path).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => LogError::Locked { path },
             _ => io_error("lock", &path.display().to_string(), error),
         })
+    }
+
+    /// The same, but leaves no trace where nobody ever took it.
+    fn lock_if_there(&self) -> Result<Option<Box<dyn FsLock>>, LogError> {
+        let there = self.fs.exists(&self.dir.join(LOCK_NAME)).map_err(self.in_dir("look for"))?;
+        there.then(|| self.lock()).transpose()
     }
 
     /// Opens the files of the log, in the order of their numbers.
@@ -149,9 +160,12 @@ impl FileLog {
         Ok(files)
     }
 
+    /// The files in the folder; none if there is no folder.
     fn names(&self) -> Result<Vec<String>, LogError> {
-        let names = self.fs.list(&self.dir);
-        names.map_err(|source| io_error("list", &self.dir.display().to_string(), source))
+        match self.exists()? {
+            true => self.fs.list(&self.dir).map_err(self.in_dir("list")),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// Removes files whose making never ended.
@@ -200,56 +214,92 @@ impl FileLog {
             rewrite().map_err(|source| io_error("write", &file.name(), source))?;
         }
         sync_files(scan, doubtful().map(|found| found.file))?;
-        let done = self.fs.sync_dir(&self.dir);
-        done.map_err(|source| io_error("flush", &self.dir.display().to_string(), source))
+        self.fs.sync_dir(&self.dir).map_err(self.in_dir("flush"))
+    }
+}
+
+/// What was found at taking over, until it is acted on.
+#[derive(Debug)]
+struct Unsettled {
+    log: FileLog,
+    /// Whether the log is locked: a new one has nothing to lock yet.
+    locked: bool,
+    scan: Scan,
+    analysis: Analysis,
+}
+
+impl Unsettled {
+    /// Acts on it. Gives the lock if there was none before.
+    fn settle(&self) -> Result<Option<Box<dyn FsLock>>, LogError> {
+        let Self { log, scan, analysis, .. } = self;
+        let lock = match self.locked {
+            true => None,
+            false => {
+                log.create()?;
+                Some(log.lock()?)
+            }
+        };
+        log.tidy_up()?;
+        // Before anything is appended: a dead frame that lacks a block could be completed
+        // by a new one whose beginning is lost.
+        log.wipe(scan, analysis, analysis.next)?;
+        log.make_durable(scan, analysis)?;
+        Ok(lock)
     }
 }
 
 impl Log for FileLog {
     fn take_over(&self, floor: Floor) -> Result<TakeOver, LogError> {
-        let lock = self.lock()?;
-        let purpose = Purpose::Open(floor.first_needed.max(Lsn::FIRST));
-        let scan = scan(self.files(false)?, self.epoch, purpose)?;
-        let mut analysis = Analysis::of(&scan, floor, self.epoch);
+        let lock = self.lock_if_there()?;
+        let locked = lock.is_some();
+        let scan = scan(self.files(false)?, self.wanted(floor.first_needed, true))?;
+        let mut analysis = Analysis::of(&scan, floor);
         if let Some(refused) = analysis.refused.take() {
             return Err(refused);
         }
-        self.tidy_up()?;
-        // Before anything is appended: a dead frame that lacks a block could be completed
-        // by a new one whose beginning is lost.
-        self.wipe(&scan, &analysis, analysis.next)?;
-        self.make_durable(&scan, &analysis)?;
-
+        let Some(term) = analysis.term.checked_add(1).filter(|term| *term <= TERM_MAX) else {
+            let why = format!("the manifest names the term {}, which no log has", floor.term);
+            let place = self.dir.display().to_string();
+            return Err(LogError::Damaged { place, lsn: analysis.next, why });
+        };
         let first = Arc::new(AtomicU64::new(analysis.first.0));
         let reader = Reader::new(&analysis, Arc::clone(&first));
         let (used, free) = share_out(&scan, &analysis);
         let (fs, dir) = (Arc::clone(&self.fs), self.dir.clone());
         let room = Room::new(fs, dir, self.options, lock, &scan.files, free);
         let last = analysis.last();
-        let term = analysis.term + 1;
+        let (link, offset) = last.map_or((0, 0), |last| (last.crc, last.end()));
+        let (first_found, next, torn) = (analysis.first, analysis.next, analysis.torn.take());
         let writer = Writer {
             room: Arc::new(room),
-            epoch: self.epoch,
+            secret: self.marks.secret,
             term,
-            next: analysis.next,
-            flushed: analysis.next.before(),
-            link: last.map_or(0, |last| last.crc),
+            next,
+            flushed: next.before(),
+            link,
             used,
-            offset: last.map_or(0, |last| last.end()),
+            offset,
             dirty: Vec::new(),
             begun: false,
             first,
             pages: Pages::new(AT_ONCE_BYTES_MAX),
             failed: false,
+            unsettled: Some(Unsettled { log: self.clone(), locked, scan, analysis }),
         };
         Ok(TakeOver {
             writer: Box::new(writer),
             reader: Box::new(reader),
-            first: analysis.first,
-            next: analysis.next,
+            first: first_found,
+            next,
             term,
-            torn: analysis.torn,
+            torn,
         })
+    }
+
+    fn remains(&self) -> Result<Vec<String>, LogError> {
+        let mut names = self.names()?;
+        names.retain(|name| name.ends_with(".log"));
+        Ok(names)
     }
 }
 
@@ -286,7 +336,7 @@ fn sync_files(scan: &Scan, files: impl Iterator<Item = usize>) -> Result<(), Log
 
 fn io_error(doing: &'static str, place: &str, source: io::Error) -> LogError {
     if is_read_only(&source) {
-        return LogError::ReadOnly { path: place.into() };
+        return LogError::ReadOnly { path: place.into(), source };
     }
     LogError::Io { doing, place: place.to_owned(), source }
 }

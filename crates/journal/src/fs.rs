@@ -297,6 +297,27 @@ pub(crate) fn write_pages_at(
     }
 }
 
+/// Makes a folder and those above it so that it survives power loss: each new name is in a
+/// folder that has to be flushed too.
+pub(crate) fn create_dir_durably(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    let mut new = Vec::new();
+    for each in dir.ancestors().take_while(|each| !each.as_os_str().is_empty()) {
+        if fs.exists(each)? {
+            break;
+        }
+        new.push(each);
+    }
+    fs.create_dir(dir)?;
+    for each in new {
+        match each.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => fs.sync_dir(parent)?,
+            Some(_) => fs.sync_dir(Path::new("."))?,
+            None => {}
+        }
+    }
+    Ok(())
+}
+
 /// Whether an error says that the disk has no room left, which time or an operator can
 /// heal, unlike all others.
 pub(crate) fn is_full(error: &io::Error) -> bool {

@@ -70,6 +70,8 @@ pub(crate) struct Inner {
     pub(crate) prepare: Option<Arc<dyn Prepare>>,
     /// The newest manifest; whoever holds it is the one who keeps the store.
     pub(crate) manifest: Mutex<Manifest>,
+    /// Blobs to be deleted as soon as the manifest that does not name them has its copy.
+    pub(crate) unneeded: Mutex<Vec<String>>,
     /// Bytes of the newest checkpoint: a large one is not written often.
     pub(crate) checkpoint_bytes: AtomicU64,
     /// When the last segment was written, and how long that took.

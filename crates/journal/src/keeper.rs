@@ -12,7 +12,7 @@ use bytes::Bytes;
 use gapless_core::{Batch, Entry, EntryHeader, EntryKind, Position, Seq, Timestamp, TopicId};
 
 use crate::blobs::{BlobError, Blobs};
-use crate::checkpoint::CheckpointWriter;
+use crate::checkpoint::{CheckpointWriter, Head, copy_name};
 use crate::collector::{Compactor, Dropper};
 use crate::error::{Failure, OpenError, ReadError};
 use crate::journal::{Inner, Journal, Sealed};
@@ -70,6 +70,7 @@ impl Journal {
         if inner.full.load(Ordering::Acquire) || inner.marks.flushed() < inner.marks.written() {
             inner.flush_written();
         }
+        inner.copy_manifest()?;
         let mut kept = Kept::default();
         if inner.is_seal_due() {
             inner.seal(state, now)?;
@@ -157,58 +158,85 @@ impl Inner {
         *lock(&self.sealed) = Sealed { took: ended.saturating_sub(began), ended, hurried };
         drop(frames);
         let checkpoint = fresh.checkpoint(&mut manifest);
-        self.write_checkpoint(&checkpoint, state)?;
+        let head =
+            Head { epoch: self.epoch.0, replay_from: last_lsn.next(), sealed: last_position };
+        self.write_checkpoint(&checkpoint, head, state)?;
         let mut next = manifest.clone();
         next.segments.extend(segment.iter().map(|segment| segment.meta().clone()));
         let old = next.checkpoint.replace(checkpoint.into());
         next.sealed = last_position;
         next.replay_from = last_lsn.next();
-        self.install(&mut manifest, next, fresh)?;
+        let unneeded = old.map(|old| vec![copy_name(&old), old.to_string()]).unwrap_or_default();
+        let copied = self.install(&mut manifest, next, fresh, unneeded)?;
         if let Some(segment) = segment {
             self.swap_segments(|segments| segments.push(Arc::new(segment)));
         }
         lock(&self.tail).seal(last_position);
         self.note_unsealed();
         self.marks.room_made();
-        if let Some(old) = old {
-            delete(&*self.blobs, &old);
-        }
         self.dead.store(true, Ordering::Release);
-        lock(&self.writer).trim(manifest.replay_from).map_err(KeepError::Log)
+        if copied {
+            self.delete_unneeded();
+            lock(&self.writer).trim(manifest.replay_from).map_err(KeepError::Log)?;
+        }
+        Ok(())
     }
 
     /// Makes `next` the manifest in force, noting how far the log is known to reach. With
-    /// it, the `fresh` blobs belong to the store.
+    /// it, the `fresh` blobs belong to the store, and those that are `unneeded` do not: they
+    /// can be deleted when it has its copy, which is told.
     pub(crate) fn install(
         &self,
         manifest: &mut Manifest,
         mut next: Manifest,
         fresh: Fresh<'_>,
-    ) -> Result<(), KeepError> {
-        // Never the same number twice: the one that could not be stored may be there.
-        manifest.number += 1;
-        next.number = manifest.number;
+        unneeded: Vec<String>,
+    ) -> Result<bool, KeepError> {
         let mut gather = lock(&self.gather);
         next.last_position = gather.next_position().prev();
         next.last_time = gather.time(Timestamp(0));
         drop(gather);
         next.log_end = self.marks.flushed();
         next.clean = false;
-        if let Err(error) = next.store(&*self.blobs) {
-            // Unless it is certain that no manifest names them, they must stay.
-            if !matches!(self.blobs.open(&next.name()), Err(BlobError::Missing { .. })) {
-                fresh.keep();
+        let stored = next.store(&*self.blobs);
+        // Never the same number twice: the one that could not be stored may be there.
+        manifest.number = next.number;
+        let copied = match stored {
+            Ok(copied) => copied,
+            Err(error) => {
+                // Unless it is certain that no manifest names them, they must stay.
+                if !matches!(self.blobs.open(&next.name()), Err(BlobError::Missing { .. })) {
+                    fresh.keep();
+                }
+                return Err(error.into());
             }
-            return Err(error.into());
-        }
+        };
         fresh.keep();
         *manifest = next;
+        lock(&self.unneeded).extend(unneeded);
+        Ok(copied)
+    }
+
+    /// Deletes what no manifest names any more.
+    pub(crate) fn delete_unneeded(&self) {
+        let names = std::mem::take(&mut *lock(&self.unneeded));
+        names.iter().for_each(|name| delete(&*self.blobs, name));
+    }
+
+    /// Tries again to give the manifest a copy, if something waits for it to be deleted.
+    fn copy_manifest(&self) -> Result<(), KeepError> {
+        if lock(&self.unneeded).is_empty() {
+            return Ok(());
+        }
+        let mut manifest = lock(&self.manifest);
+        if manifest.store(&*self.blobs)? {
+            self.delete_unneeded();
+        }
         Ok(())
     }
 
     fn store_clean_manifest(&self) -> Result<(), KeepError> {
         let mut manifest = lock(&self.manifest);
-        manifest.number += 1;
         let mut next = manifest.clone();
         let mut gather = lock(&self.gather);
         next.last_position = gather.next_position().prev();
@@ -216,7 +244,9 @@ impl Inner {
         next.clean = gather.waiting_bytes() == 0;
         drop(gather);
         next.log_end = self.marks.flushed();
-        next.store(&*self.blobs)?;
+        let stored = next.store(&*self.blobs);
+        manifest.number = next.number;
+        stored?;
         *manifest = next;
         Ok(())
     }
@@ -271,8 +301,8 @@ impl Inner {
         SegmentWriter::create(&*self.blobs, name, self.epoch.0, self.options.block_bytes)
     }
 
-    fn write_checkpoint(&self, name: &str, state: &dyn State) -> Result<(), KeepError> {
-        let mut writer = CheckpointWriter::create(&*self.blobs, name)?;
+    fn write_checkpoint(&self, name: &str, head: Head, state: &dyn State) -> Result<(), KeepError> {
+        let mut writer = CheckpointWriter::create(&*self.blobs, name, head)?;
         state.checkpoint(&mut |item| writer.item(item))?;
         // Items may tell of entries that gathered meanwhile: these must be in the log
         // before the checkpoint counts.
@@ -331,6 +361,7 @@ impl<'a> Fresh<'a> {
     fn checkpoint(&mut self, manifest: &mut Manifest) -> String {
         let name = next_name(CHECKPOINT_PREFIX, manifest);
         self.names.push(name.clone());
+        self.names.push(copy_name(&name));
         name
     }
 

@@ -18,11 +18,12 @@ use crate::{
     dir_blobs::DirBlobs,
     error::OpenError,
     file_log::{FileLog, FileLogOptions},
-    fs::{Fs, FsLock, is_read_only},
-    index::key_hash,
+    frame::{FrameMarks, Secret},
+    fs::{Fs, FsLock, create_dir_durably, is_read_only},
     journal::Monotonic,
     log::LogError,
-    open::Parts,
+    manifest::Manifest,
+    open::{Parts, refuse_remains},
 };
 
 /// The folder of the log, inside the store's.
@@ -55,32 +56,45 @@ impl Folder {
     /// When somebody has it open ([`LogError::Locked`]), or it cannot be written.
     pub fn parts(
         &self,
-        new_epoch: Epoch,
+        (new_epoch, new_secret): (Epoch, Secret),
         monotonic: Monotonic,
         flusher_thread: bool,
     ) -> Result<Parts, OpenError> {
+        let blobs = DirBlobs::new(Arc::clone(&self.fs), self.blobs_path());
+        // Where nobody ever took the lock, not even that is left behind.
+        if !self.fs.exists(&self.path.join(LOCK_NAME)).unwrap_or(true) {
+            self.refuse_remains(&blobs)?;
+        }
         let lock = self.lock()?;
-        let blobs = DirBlobs::new(Arc::clone(&self.fs), self.blobs_path())?;
         let folder = self.clone();
         Ok(Parts {
             blobs: Arc::new(LockedBlobs { blobs, _lock: lock }),
-            log: Box::new(move |epoch| Arc::new(folder.file_log(epoch))),
+            log: Box::new(move |marks| Arc::new(folder.file_log(marks))),
             new_epoch,
+            new_secret,
             monotonic,
             flusher_thread,
         })
+    }
+
+    /// Refuses a folder that has files of a store, but no manifest.
+    fn refuse_remains(&self, blobs: &dyn Blobs) -> Result<(), OpenError> {
+        if Manifest::names(blobs)?.is_empty() {
+            let log = self.file_log(FrameMarks::secret(Secret::new(0)));
+            return refuse_remains(blobs, &log);
+        }
+        Ok(())
     }
 
     /// Locks the store against everybody else.
     pub(crate) fn lock(&self) -> Result<Box<dyn FsLock>, LogError> {
         let failed = |doing, path: &Path, source: io::Error| match source.kind() {
             io::ErrorKind::WouldBlock => LogError::Locked { path: path.to_owned() },
-            _ if is_read_only(&source) => LogError::ReadOnly { path: path.to_owned() },
+            _ if is_read_only(&source) => LogError::ReadOnly { path: path.to_owned(), source },
             _ => LogError::Io { doing, place: path.display().to_string(), source },
         };
-        if !self.fs.exists(&self.path).map_err(|e| failed("look for", &self.path, e))? {
-            self.fs.create_dir(&self.path).map_err(|e| failed("make", &self.path, e))?;
-        }
+        let created = create_dir_durably(&*self.fs, &self.path);
+        created.map_err(|e| failed("create", &self.path, e))?;
         let path = self.path.join(LOCK_NAME);
         self.fs.lock(&path).map_err(|error| failed("lock", &path, error))
     }
@@ -89,16 +103,11 @@ impl Folder {
         self.path.join(BLOBS_FOLDER)
     }
 
-    /// The log of the store with this epoch.
-    pub(crate) fn file_log(&self, epoch: Epoch) -> FileLog {
+    /// The log of the store whose frames have these marks.
+    pub(crate) fn file_log(&self, marks: FrameMarks) -> FileLog {
         let path = self.path.join(LOG_FOLDER);
-        FileLog::new(Arc::clone(&self.fs), path, log_epoch(epoch), self.log)
+        FileLog::new(Arc::clone(&self.fs), path, marks, self.log)
     }
-}
-
-/// What stands in frames for the store. Not the epoch itself, which clients are shown.
-fn log_epoch(epoch: Epoch) -> u64 {
-    key_hash(epoch.0, b"log") as u64
 }
 
 /// Blobs that keep the store's folder locked as long as anybody has them.
@@ -109,6 +118,10 @@ struct LockedBlobs {
 }
 
 impl Blobs for LockedBlobs {
+    fn prepare(&self) -> Result<(), BlobError> {
+        self.blobs.prepare()
+    }
+
     fn create(&self, name: &str) -> Result<Box<dyn BlobWriter>, BlobError> {
         self.blobs.create(name)
     }

@@ -15,8 +15,10 @@
 //!   ([`LogError::Locked`]), or succeeds and fences the first, whose every later call
 //!   answers [`AppendError::Fenced`] and changes nothing.
 //! - **Terms.** Each take over has a term higher than all before that left a trace.
+//! - **Looking changes nothing.** Taking over changes nothing before
+//!   [`LogWriter::settle`], so who finds that it cannot go on leaves the log as it was.
 //! - **What is replayed stays.** All that a take over hands out survives power loss
-//!   from then on: nobody acts on a frame that a crash could still take back.
+//!   once it is settled: nobody acts on a frame that a crash could still take back.
 //! - **Exact place.** `append(at)` appends only if `at` is `next`; otherwise
 //!   [`AppendError::WrongPlace`], and nothing is changed.
 //! - **Written, flushed.** After `append` the frame survives `kill -9`; after `flush`
@@ -44,6 +46,10 @@ impl Lsn {
     /// The first frame of a new log.
     pub const FIRST: Self = Self(1);
 
+    /// The highest number that a frame may have: 2^62 frames are never written, so one that
+    /// claims more is damaged.
+    pub const MAX: Self = Self(1 << 62);
+
     /// The number of the frame after this one.
     #[must_use]
     pub fn next(self) -> Self {
@@ -62,6 +68,9 @@ impl fmt::Display for Lsn {
         self.0.fmt(f)
     }
 }
+
+/// The highest term that a frame may have: a log is taken over less than 2^62 times.
+pub(crate) const TERM_MAX: u64 = 1 << 62;
 
 /// What the one who takes over knows from elsewhere (its manifest), since a log need not
 /// record its own trimming.
@@ -89,9 +98,14 @@ impl Default for Floor {
 pub trait Log: Send + Sync + fmt::Debug {
     /// Becomes the one who may append, and learns where the log stands.
     ///
-    /// Cuts a torn end (and tells it). On any error the log is unchanged and whoever
-    /// owned it still does.
+    /// A torn end is told, and cut by [`LogWriter::settle`]. On any error the log is unchanged
+    /// and whoever owned it still does.
     fn take_over(&self, floor: Floor) -> Result<TakeOver, LogError>;
+
+    /// The names of what lies where a new log would be, of whatever store: nothing may.
+    fn remains(&self) -> Result<Vec<String>, LogError> {
+        Ok(Vec::new())
+    }
 }
 
 /// What taking over a log gives.
@@ -107,11 +121,12 @@ pub struct TakeOver {
     pub next: Lsn,
     /// The term of this writer.
     pub term: u64,
-    /// What was cut off the end because it was not completely written, if anything.
+    /// What is cut off the end because it was not completely written, if anything.
     pub torn: Option<Torn>,
 }
 
-/// An unfinished end that was cut: none of it had been reported as flushed.
+/// An unfinished end that is cut. None of it is known to have been reported as flushed; but if
+/// it is one frame that the medium damaged afterwards, it looks the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
     /// The frame that was not complete; the next one appended gets its number.
@@ -147,6 +162,11 @@ pub trait LogWriter: Send + fmt::Debug {
     fn next(&self) -> Lsn;
     /// The largest frame that can be appended, in bytes.
     fn frame_bytes_max(&self) -> usize;
+    /// Makes what was handed out safe from power loss, and kills what was not. The first
+    /// change that taking over makes; appending does it too.
+    fn settle(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
     /// Appends a frame at exactly this place. When it returns, the frame survives
     /// `kill -9`.
     fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError>;
@@ -252,17 +272,10 @@ pub enum LogError {
         known: u16,
     },
     /// It holds frames of another store.
-    #[error(
-        "{place} belongs to the store {found:016x}, not to {known:016x}; put each store's files \
-         into a folder of its own"
-    )]
+    #[error("{place} belongs to another store; put each store's files into a folder of its own")]
     OtherStore {
         /// Where, for people.
         place: String,
-        /// The epoch found.
-        found: u64,
-        /// The epoch of this store.
-        known: u64,
     },
     /// The wanted frame is no longer kept.
     #[error("the log begins at frame {first}; read from there")]
@@ -271,13 +284,15 @@ pub enum LogError {
         first: Lsn,
     },
     /// The log may not be written, so it cannot be taken over.
-    #[error("{} may not be written; check its permissions and the mount", path.display())]
+    #[error("{} may not be written: {source}; check its permissions and the mount", path.display())]
     ReadOnly {
         /// What may not be written.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// The system failed.
-    #[error("cannot {doing} {place}")]
+    #[error("cannot {doing} {place}: {source}")]
     Io {
         /// What was tried: "read", "write", …
         doing: &'static str,

@@ -1,8 +1,10 @@
 //! The manifest: which blobs make up the store, and from where the log must be replayed.
 //!
-//! Manifests are numbered and never changed: a new state of the store is a new manifest,
-//! made durable before anything it no longer names is deleted. The newest one counts. Two
-//! are kept, so that a doctor has something to fall back on.
+//! Manifests are numbered and never changed. A new state of the store is two new ones, the
+//! second a copy of the first under the next number, both durable before anything is deleted
+//! or trimmed that they no longer need. The newest one counts, and two are kept. So if that
+//! one is damaged, the other says the same; or, after a crash between the two, it is the state
+//! before, of which everything is still there.
 
 use std::sync::Arc;
 
@@ -11,19 +13,26 @@ use gapless_core::{Position, Timestamp};
 
 use crate::blobs::{Blobs, Created};
 use crate::error::OpenError;
-use crate::log::Lsn;
+use crate::frame::{FrameMarks, Secret};
+use crate::index::key_hash;
+use crate::log::{Lsn, TERM_MAX};
 use crate::segment::SegmentMeta;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"gaplman\n");
-/// The version of the manifest format.
-pub const MANIFEST_VERSION: u16 = 1;
+/// The version of the manifest format. Version 1 had no secret and no copies.
+pub const MANIFEST_VERSION: u16 = 2;
 const PREFIX: &str = "manifest-";
 /// What the names of segments begin with.
 pub(crate) const SEGMENT_PREFIX: &str = "segment-";
 /// What the names of checkpoints begin with.
 pub(crate) const CHECKPOINT_PREFIX: &str = "checkpoint-";
+/// What the names of blobs begin with that the doctor put aside.
+pub(crate) const DAMAGED_PREFIX: &str = "damaged-";
 /// How many jumps are remembered: each is one unclean end, and old cursors are rare.
 const JUMPS_MAX: usize = 64;
+
+/// How often each state is written.
+const COPIES: usize = 2;
 
 /// Positions that were skipped at an opening after an unclean end: what was visible but not
 /// flushed may have had them, so they are never given again.
@@ -33,6 +42,15 @@ pub struct Jump {
     pub last: Position,
     /// The first position after the jump.
     pub next: Position,
+}
+
+/// The manifest that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// The newest one that can be used. Its number is at least that of the newest.
+    pub(crate) manifest: Manifest,
+    /// The newest one and what is wrong with it, if it was passed over.
+    pub(crate) passed_over: Option<(String, String)>,
 }
 
 /// A state of the store.
@@ -64,13 +82,17 @@ pub struct Manifest {
     pub segments: Vec<SegmentMeta>,
     /// Positions that were skipped.
     pub jumps: Vec<Jump>,
+    /// What the frames of the log carry; `None` in a manifest of version 1.
+    pub secret: Option<Secret>,
+    /// The first frame that carries it.
+    pub secret_from: Lsn,
 }
 
 impl Manifest {
     /// The manifest of a store that has just been made.
-    pub(crate) fn fresh(epoch: u64) -> Self {
+    pub(crate) fn fresh(epoch: u64, secret: Secret) -> Self {
         Self {
-            number: 1,
+            number: 0,
             epoch,
             term: 0,
             next_name: 1,
@@ -83,18 +105,48 @@ impl Manifest {
             checkpoint: None,
             segments: Vec::new(),
             jumps: Vec::new(),
+            secret: Some(secret),
+            secret_from: Lsn::FIRST,
         }
     }
 
-    /// The newest manifest of the store; `None` when there is none.
+    /// Which frames of the log are the store's. `new` is the secret for one that has none yet.
+    pub(crate) fn marks(&self, new: Secret) -> FrameMarks {
+        FrameMarks {
+            secret: self.secret.unwrap_or(new),
+            // Not the epoch itself; but clients are shown that, and can do this too.
+            public: key_hash(self.epoch, b"log") as u64,
+            secret_from: self.secret.map(|_| self.secret_from),
+        }
+    }
+
+    /// The manifest that counts; `None` when there is none.
     ///
     /// # Errors
-    /// When the newest one is damaged or of a newer version: an older one would forget
-    /// what was acknowledged since.
+    /// When the newest one is of a newer version; or when it is damaged and there is no other
+    /// that is known to say the same.
     pub fn newest(blobs: &dyn Blobs) -> Result<Option<Self>, OpenError> {
+        Ok(Self::choose(blobs)?.map(|chosen| chosen.manifest))
+    }
+
+    /// The same, and whether the newest had to be passed over.
+    pub(crate) fn choose(blobs: &dyn Blobs) -> Result<Option<Chosen>, OpenError> {
         let names = blobs.list(PREFIX)?;
-        let Some(name) = names.last() else { return Ok(None) };
-        Self::load(blobs, name).map(Some)
+        let Some((newest, older)) = names.split_last() else { return Ok(None) };
+        let why = match Self::load(blobs, newest) {
+            Ok(manifest) => return Ok(Some(Chosen { manifest, passed_over: None })),
+            Err(OpenError::Version { name, found, known }) => {
+                return Err(OpenError::Version { name, found, known });
+            }
+            Err(why) => why,
+        };
+        // Version 1 kept one that forgets what was acknowledged since.
+        let other = older.last().and_then(|name| Self::load(blobs, name).ok());
+        let Some(mut manifest) = other.filter(|other| other.secret.is_some()) else {
+            return Err(why);
+        };
+        manifest.number = manifest.number.max(number_in(newest).unwrap_or(0));
+        Ok(Some(Chosen { manifest, passed_over: Some((newest.clone(), why.to_string())) }))
     }
 
     /// The names of all manifests, oldest first.
@@ -108,8 +160,18 @@ impl Manifest {
     /// Reads the manifest of this name.
     ///
     /// # Errors
-    /// When it is damaged or of a newer version.
+    /// When it is damaged, of a newer version, or has another name than it says.
     pub fn load(blobs: &dyn Blobs, name: &str) -> Result<Self, OpenError> {
+        let manifest = Self::load_any(blobs, name)?;
+        if number_in(name) != Some(manifest.number) {
+            let holds = manifest.name();
+            return Err(OpenError::Misnamed { name: name.to_owned(), holds });
+        }
+        Ok(manifest)
+    }
+
+    /// Reads the manifest of this name, whatever name it says it has.
+    pub(crate) fn load_any(blobs: &dyn Blobs, name: &str) -> Result<Self, OpenError> {
         let bytes = blobs.read(name)?;
         Self::decode(&bytes).map_err(|fault| match fault {
             Fault::Damaged(why) => {
@@ -126,24 +188,37 @@ impl Manifest {
         format!("{PREFIX}{:020}", self.number)
     }
 
-    /// Makes it durable, as the newest one, and deletes all but the one before it.
+    /// Makes it durable as the newest one, twice, under the next two numbers. Tells whether the
+    /// second is there too: only then may anything be deleted that it does not need, and the
+    /// manifests before it are.
     ///
     /// # Errors
-    /// When it cannot be written, or when somebody else wrote one of this number.
-    pub(crate) fn store(&self, blobs: &dyn Blobs) -> Result<(), OpenError> {
-        let name = self.name();
-        if blobs.put(&name, &self.encode())? == Created::AlreadyThere {
-            let why = "another process wrote it".to_owned();
-            return Err(OpenError::Damaged { name, why });
-        }
+    /// When the first cannot be written, or when somebody else wrote one of its number. Its
+    /// number has gone on all the same: the one that failed may be there.
+    pub(crate) fn store(&mut self, blobs: &dyn Blobs) -> Result<bool, OpenError> {
+        self.put(blobs)?;
         // It counts from here on, so nothing below may look like a failure of it.
+        if let Err(error) = self.put(blobs) {
+            tracing::warn!(%error, "the manifest has no copy yet; what it replaces stays");
+            return Ok(false);
+        }
         match blobs.list(PREFIX) {
-            // The one before it need not have the number before it: one that could not be
-            // stored leaves a hole in the numbers.
-            Ok(names) => names.iter().rev().skip(2).for_each(|old| delete(blobs, old)),
+            Ok(names) => names.iter().rev().skip(COPIES).for_each(|old| delete(blobs, old)),
             Err(error) => tracing::warn!(%error, "old manifests stay"),
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn put(&mut self, blobs: &dyn Blobs) -> Result<(), OpenError> {
+        self.number += 1;
+        let name = self.name();
+        match blobs.put(&name, &self.encode())? {
+            Created::New => Ok(()),
+            Created::AlreadyThere => {
+                let why = "another process wrote it".to_owned();
+                Err(OpenError::Damaged { name, why })
+            }
+        }
     }
 
     pub(crate) fn note_jump(&mut self, jump: Jump) {
@@ -155,7 +230,7 @@ impl Manifest {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_u64_le(MAGIC);
-        out.put_u16_le(MANIFEST_VERSION);
+        out.put_u16_le(self.secret.map_or(1, |_| MANIFEST_VERSION));
         out.put_u16_le(u16::from(self.clean));
         out.put_u32_le(0);
         for number in [
@@ -170,6 +245,10 @@ impl Manifest {
             self.last_time.0,
         ] {
             out.put_u64_le(number);
+        }
+        if let Some(secret) = self.secret {
+            out.put_u64_le(secret.0);
+            out.put_u64_le(self.secret_from.0);
         }
         put_text(&mut out, self.checkpoint.as_deref().unwrap_or_default());
         out.put_u32_le(self.segments.len() as u32);
@@ -201,12 +280,12 @@ impl Manifest {
         if magic != MAGIC {
             return Err(Fault::Damaged("it is no manifest"));
         }
-        if version != MANIFEST_VERSION {
+        if !(1..=MANIFEST_VERSION).contains(&version) {
             return Err(Fault::Version(version));
         }
         let clean = rest.try_get_u16_le().map_err(short)? == 1;
         rest.try_get_u32_le().map_err(short)?;
-        let mut manifest = Self { clean, ..Self::fresh(0) };
+        let mut manifest = Self { clean, secret: None, ..Self::fresh(0, Secret::new(0)) };
         manifest.number = number(&mut rest)?;
         manifest.epoch = number(&mut rest)?;
         manifest.term = number(&mut rest)?;
@@ -216,6 +295,14 @@ impl Manifest {
         manifest.log_end = Lsn(number(&mut rest)?);
         manifest.last_position = Position(number(&mut rest)?);
         manifest.last_time = Timestamp(number(&mut rest)?);
+        if version > 1 {
+            manifest.secret = Some(Secret::new(number(&mut rest)?));
+            manifest.secret_from = Lsn(number(&mut rest)?);
+        }
+        let lsns = [manifest.replay_from, manifest.log_end, manifest.secret_from];
+        if lsns.iter().any(|lsn| *lsn > Lsn::MAX) || manifest.term > TERM_MAX {
+            return Err(Fault::Damaged("it has numbers that no store reaches"));
+        }
         manifest.checkpoint = Some(text(&mut rest)?).filter(|name| !name.is_empty());
         for _ in 0..rest.try_get_u32_le().map_err(short)? {
             manifest.segments.push(SegmentMeta {
@@ -231,6 +318,12 @@ impl Manifest {
         }
         Ok(manifest)
     }
+}
+
+/// The number that a name ends with.
+pub(crate) fn number_in(name: &str) -> Option<u64> {
+    let digits = name.rsplit('-').next()?.split('.').next()?;
+    digits.parse().ok()
 }
 
 /// Deletes a blob that nothing names any more. If that fails, opening deletes it.
@@ -285,14 +378,28 @@ mod tests {
             }],
             jumps: vec![Jump { last: Position(3), next: Position(9) }],
             clean: false,
-            ..Manifest::fresh(1)
+            ..Manifest::fresh(1, Secret::new(0x1234))
         }
     }
 
     #[test]
     fn what_was_encoded_is_decoded() {
-        let decoded = Manifest::decode(&sample().encode()).ok();
-        assert_eq!(decoded, Some(sample()));
+        for secret in [None, Some(Secret::new(9))] {
+            let manifest = Manifest { secret, ..sample() };
+            assert_eq!(Manifest::decode(&manifest.encode()).ok(), Some(manifest));
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_store_reaches_are_damage() {
+        let far = Lsn(u64::MAX);
+        for manifest in [
+            Manifest { term: u64::MAX, ..sample() },
+            Manifest { log_end: far, ..sample() },
+            Manifest { replay_from: far, ..sample() },
+        ] {
+            assert!(matches!(Manifest::decode(&manifest.encode()), Err(Fault::Damaged(_))));
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Opening a store: manifest, checkpoint, then the log from where these end.
+//!
+//! The rule: first everything is read and checked, and only then the first byte is written. A
+//! refusal leaves the folder as it was, so a restart loop uses nothing up, and whoever comes
+//! to repair finds what the opener found.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -8,16 +11,18 @@ use bytes::Bytes;
 use gapless_core::{Entry, EntryKind, Epoch, Position, Timestamp};
 
 use crate::blobs::{BlobError, Blobs};
-use crate::checkpoint::read_checkpoint;
+use crate::checkpoint::Checkpoint;
 use crate::error::{OpenError, ReadError};
+use crate::frame::{FrameMarks, Secret};
 use crate::gather::Gather;
 use crate::journal::{Inner, Journal, Monotonic, Stats, append_bytes_max};
 use crate::log::{Floor, Log, LogError, LogReader, Lsn, Stop, TakeOver, Torn};
-use crate::manifest::{CHECKPOINT_PREFIX, Jump, Manifest, SEGMENT_PREFIX};
+use crate::manifest::{CHECKPOINT_PREFIX, DAMAGED_PREFIX, Jump, Manifest, SEGMENT_PREFIX, delete};
 use crate::marks::Marks;
 use crate::options::JournalOptions;
+use crate::orphans::Orphans;
 use crate::pool::Pool;
-use crate::segment::Segment;
+use crate::segment::{Segment, SegmentMeta, Unopened};
 use crate::state::Recover;
 use crate::tail::{Tail, TailFrame};
 
@@ -29,10 +34,12 @@ pub(crate) const JUMP_POSITIONS: u64 = 1 << 24;
 pub struct Parts {
     /// Where segments, checkpoints and manifests are kept.
     pub blobs: Arc<dyn Blobs>,
-    /// Makes the log of the store with this epoch.
-    pub log: Box<dyn FnOnce(Epoch) -> Arc<dyn Log> + Send>,
+    /// Makes the log of the store whose frames have these marks.
+    pub log: Box<dyn FnOnce(FrameMarks) -> Arc<dyn Log> + Send>,
     /// The epoch to use if the store is new: a random number.
     pub new_epoch: Epoch,
+    /// What its frames carry if the store is new or has none yet: another random number.
+    pub new_secret: Secret,
     /// A clock for measuring.
     pub monotonic: Monotonic,
     /// Whether a thread flushes. Without, somebody calls [`Journal::turn`].
@@ -58,6 +65,12 @@ pub struct Opened {
     pub jump: Option<Jump>,
     /// Blobs that belonged to nothing and were deleted.
     pub orphans: Vec<String>,
+    /// Blobs that look like a part of another store; they were left alone.
+    pub foreign: Vec<String>,
+    /// The newest manifest and what is wrong with it, if its copy was used.
+    pub passed_over: Option<(String, String)>,
+    /// The one of a checkpoint's two blobs that was written again from the other, and why.
+    pub checkpoint_restored: Option<(String, String)>,
     /// The time of the newest entry.
     pub last_time: Timestamp,
 }
@@ -74,6 +87,9 @@ impl Opened {
             indexes_rebuilt: Vec::new(),
             jump: None,
             orphans: Vec::new(),
+            foreign: Vec::new(),
+            passed_over: None,
+            checkpoint_restored: None,
             last_time: manifest.last_time,
         }
     }
@@ -90,10 +106,18 @@ impl Journal {
         state: &mut dyn Recover,
     ) -> Result<(Self, Opened), OpenError> {
         let blobs = parts.blobs;
-        let (mut manifest, created) = first_manifest(&*blobs, parts.new_epoch)?;
+        let chosen = Manifest::choose(&*blobs)?;
+        let created = chosen.is_none();
+        let (mut manifest, passed_over) = match chosen {
+            Some(chosen) => (chosen.manifest, chosen.passed_over),
+            None => (Manifest::fresh(parts.new_epoch.0, parts.new_secret), None),
+        };
+        let log = (parts.log)(manifest.marks(parts.new_secret));
+        if created {
+            refuse_remains(&*blobs, &*log)?;
+        }
+        let mut taken = take_over(&*log, &*blobs, &mut manifest)?;
         let epoch = Epoch(manifest.epoch);
-        let log = (parts.log)(epoch);
-        let taken = take_over(&*log, &*blobs, &mut manifest)?;
         if taken.next <= manifest.log_end {
             let log = taken.next.before();
             return Err(OpenError::CheckpointAhead { checkpoint: manifest.log_end, log });
@@ -101,16 +125,25 @@ impl Journal {
         let mut opened = Opened {
             created,
             clean: manifest.clean && taken.next == manifest.log_end.next(),
-            torn: taken.torn,
+            torn: taken.torn.take(),
+            passed_over,
             ..Opened::of(&manifest)
         };
-        let segments = open_segments(&*blobs, &manifest, &mut opened)?;
-        if let Some(name) = &manifest.checkpoint {
-            read_checkpoint(&*blobs, name, &mut |item| state.restore(item))?;
-        }
-        let mut reader = taken.reader;
-        let tail = replay(&mut *reader, &manifest, state, &mut opened)?;
+        let checkpoint = restore(&*blobs, &manifest, state)?;
+        let found = find_segments(&*blobs, &manifest)?;
+        let tail = replay(&mut *taken.reader, &manifest, state, &mut opened)?;
         let last = tail.last().max(manifest.last_position);
+        let orphans = Orphans::find(&*blobs, &manifest)?;
+        orphans.refuse_ahead(&*blobs, last)?;
+
+        // Nothing was changed up to here.
+        blobs.prepare()?;
+        taken.writer.settle()?;
+        if let Some(checkpoint) = checkpoint {
+            checkpoint.restore_lost(&*blobs)?;
+            opened.checkpoint_restored = checkpoint.lost;
+        }
+        let segments = open_segments(&*blobs, found, &mut opened)?;
         let mut next = last.next();
         if !opened.clean {
             next = last.plus(JUMP_POSITIONS);
@@ -118,14 +151,22 @@ impl Journal {
             manifest.note_jump(jump);
             opened.jump = Some(jump);
         }
+        if manifest.secret.is_none() {
+            manifest.secret = Some(parts.new_secret);
+            manifest.secret_from = taken.next;
+        }
         manifest.term = taken.term;
         manifest.clean = false;
-        manifest.number += 1;
         manifest.last_position = next.prev();
         manifest.log_end = taken.next.before();
-        manifest.store(&*blobs)?;
-        // Last, so that a store that does not open keeps everything for the doctor.
-        opened.orphans = remove_orphans(&*blobs, &manifest)?;
+        // A name is never given twice, also not one of a blob that stays.
+        manifest.next_name = manifest.next_name.max(orphans.next_name);
+        let copied = manifest.store(&*blobs)?;
+        opened.foreign = orphans.foreign;
+        if copied && !created {
+            opened.orphans = orphans.ours;
+            opened.orphans.iter().for_each(|name| delete(&*blobs, name));
+        }
 
         let marks = Arc::new(Marks::default());
         marks.start(taken.next.before());
@@ -147,6 +188,7 @@ impl Journal {
             stats: Stats::default(),
             monotonic: parts.monotonic,
             manifest: Mutex::new(manifest),
+            unneeded: Mutex::default(),
             checkpoint_bytes: AtomicU64::new(0),
             sealed: Mutex::default(),
             unsealed: AtomicU64::new(0),
@@ -168,14 +210,19 @@ fn spawn_flusher(inner: &Arc<Inner>) -> Result<std::thread::JoinHandle<()>, Open
     })
 }
 
-/// The newest manifest, or that of a new store, and whether it is one.
-fn first_manifest(blobs: &dyn Blobs, epoch: Epoch) -> Result<(Manifest, bool), OpenError> {
-    if let Some(manifest) = Manifest::newest(blobs)? {
-        return Ok((manifest, false));
+/// Refuses to create a store where files of one lie: they may be all that is left of it.
+pub(crate) fn refuse_remains(blobs: &dyn Blobs, log: &dyn Log) -> Result<(), OpenError> {
+    let found = remains(blobs, log)?;
+    if found.is_empty() { Ok(()) } else { Err(OpenError::Remains { found }) }
+}
+
+/// What a store without a manifest has left behind.
+pub(crate) fn remains(blobs: &dyn Blobs, log: &dyn Log) -> Result<Vec<String>, OpenError> {
+    let mut found = log.remains()?;
+    for prefix in [SEGMENT_PREFIX, CHECKPOINT_PREFIX, DAMAGED_PREFIX] {
+        found.extend(blobs.list(prefix)?);
     }
-    let fresh = Manifest::fresh(epoch.0);
-    fresh.store(blobs)?;
-    Ok((fresh, true))
+    Ok(found)
 }
 
 /// Takes the log over as the manifest says. Another owner may have written a newer manifest
@@ -199,56 +246,62 @@ fn take_over(
     }
 }
 
-/// The blobs that no manifest names: what a crash left behind.
-pub(crate) fn orphans(blobs: &dyn Blobs, manifest: &Manifest) -> Result<Vec<String>, BlobError> {
-    let mut known: BTreeSet<String> =
-        manifest.segments.iter().map(|each| each.data_name()).collect();
-    known.extend(manifest.segments.iter().map(|each| each.index_name()));
-    known.extend(manifest.checkpoint.iter().map(|name| name.to_string()));
-    let mut orphans = blobs.list(SEGMENT_PREFIX)?;
-    orphans.extend(blobs.list(CHECKPOINT_PREFIX)?);
-    orphans.retain(|name| !known.contains(name));
-    Ok(orphans)
+/// Reads the checkpoint, if there is one, into the state.
+fn restore(
+    blobs: &dyn Blobs,
+    manifest: &Manifest,
+    state: &mut dyn Recover,
+) -> Result<Option<Checkpoint>, OpenError> {
+    let Some(name) = &manifest.checkpoint else { return Ok(None) };
+    let checkpoint = Checkpoint::load(blobs, name, manifest.epoch)?;
+    for item in &checkpoint.items {
+        let refused = |why| OpenError::Damaged { name: name.to_string(), why };
+        state.restore(item.clone()).map_err(refused)?;
+    }
+    Ok(Some(checkpoint))
 }
 
-fn remove_orphans(blobs: &dyn Blobs, manifest: &Manifest) -> Result<Vec<String>, OpenError> {
-    let orphans = orphans(blobs, manifest)?;
-    for name in &orphans {
-        blobs.delete(name)?;
-    }
-    Ok(orphans)
+fn find_segments(blobs: &dyn Blobs, manifest: &Manifest) -> Result<Vec<Unopened>, OpenError> {
+    let find = |meta: &SegmentMeta| {
+        Segment::find(blobs, meta.clone(), manifest.epoch).map_err(|error| unreadable(meta, error))
+    };
+    manifest.segments.iter().map(find).collect()
 }
 
 fn open_segments(
     blobs: &dyn Blobs,
-    manifest: &Manifest,
+    found: Vec<Unopened>,
     opened: &mut Opened,
 ) -> Result<Vec<Arc<Segment>>, OpenError> {
-    let mut segments = Vec::with_capacity(manifest.segments.len());
-    for meta in &manifest.segments {
-        let rebuilt = |why: &str| {
-            tracing::warn!(segment = &*meta.name, why, "made an index anew");
-            opened.indexes_rebuilt.push((meta.index_name(), why.to_owned()));
-        };
-        let segment = Segment::open(blobs, meta.clone(), rebuilt).map_err(|error| match error {
-            ReadError::Damaged { name, offset, why } => OpenError::Damaged {
-                name: name.to_string(),
-                why: format!("at byte {offset}: {why}"),
-            },
-            ReadError::Version { name, found, known } => {
-                OpenError::Version { name: name.to_string(), found, known }
-            }
-            ReadError::Blobs(error) => match &*error {
-                BlobError::Missing { name } => {
-                    OpenError::Damaged { name: name.clone(), why: "it is missing".to_owned() }
-                }
-                other => OpenError::Damaged { name: meta.data_name(), why: other.to_string() },
-            },
-            other => OpenError::Damaged { name: meta.data_name(), why: other.to_string() },
-        })?;
+    let mut segments = Vec::with_capacity(found.len());
+    for each in found {
+        let meta = each.meta().clone();
+        let (segment, rebuilt) = each.open(blobs).map_err(|error| unreadable(&meta, error))?;
+        if let Some(why) = rebuilt {
+            tracing::warn!(segment = &*meta.name, why, "rebuilt an index");
+            opened.indexes_rebuilt.push((meta.index_name(), why));
+        }
         segments.push(Arc::new(segment));
     }
     Ok(segments)
+}
+
+fn unreadable(meta: &SegmentMeta, error: ReadError) -> OpenError {
+    match error {
+        ReadError::Damaged { name, offset, why } => {
+            OpenError::Damaged { name: name.to_string(), why: format!("at byte {offset}: {why}") }
+        }
+        ReadError::Version { name, found, known } => {
+            OpenError::Version { name: name.to_string(), found, known }
+        }
+        ReadError::Blobs(error) => match &*error {
+            BlobError::Missing { name } => {
+                OpenError::Damaged { name: name.clone(), why: "it is missing".to_owned() }
+            }
+            other => OpenError::Damaged { name: meta.data_name(), why: other.to_string() },
+        },
+        other => OpenError::Damaged { name: meta.data_name(), why: other.to_string() },
+    }
 }
 
 /// Applies the log to the state, and fills the tail with it.

@@ -2,10 +2,8 @@
 //! the same code. Nothing is written and no lock is taken, so it can be asked of a store that
 //! does not open, and of one that a server has open.
 
-use gapless_core::Epoch;
-
 use crate::checkpoint::read_checkpoint;
-use crate::doctor::ReadBlobs;
+use crate::doctor::{ReadBlobs, marks_of};
 use crate::error::OpenError;
 use crate::layout::Folder;
 use crate::manifest::Manifest;
@@ -40,9 +38,10 @@ fn rehearse_with(
     state: &mut dyn Recover,
 ) -> Result<(), OpenError> {
     if let Some(name) = &manifest.checkpoint {
-        read_checkpoint(&ReadBlobs::of(folder), name, &mut |item| state.restore(item))?;
+        let whose = (&**name, manifest.epoch);
+        read_checkpoint(&ReadBlobs::of(folder), whose, &mut |item| state.restore(item))?;
     }
-    let log = folder.file_log(Epoch(manifest.epoch));
+    let log = folder.file_log(marks_of(manifest));
     let mut reader = log.read_only(floor_of(manifest))?;
     replay(&mut *reader, manifest, state, &mut Opened::of(manifest))?;
     Ok(())

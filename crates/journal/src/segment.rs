@@ -29,6 +29,11 @@ const SCAN_BYTES: usize = 1024 * 1024;
 /// The most bytes of a block in an index made anew.
 const REBUILT_BLOCK_BYTES: usize = 128 * 1024;
 
+/// How the name of the data ends.
+pub(crate) const DATA_ENDING: &str = ".data";
+/// How the name of the index ends.
+pub(crate) const INDEX_ENDING: &str = ".index";
+
 /// What a manifest knows of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentMeta {
@@ -46,12 +51,12 @@ pub struct SegmentMeta {
 impl SegmentMeta {
     /// The blob with the batches.
     pub fn data_name(&self) -> String {
-        format!("{}.data", self.name)
+        format!("{}{DATA_ENDING}", self.name)
     }
 
     /// The blob with the tables.
     pub fn index_name(&self) -> String {
-        format!("{}.index", self.name)
+        format!("{}{INDEX_ENDING}", self.name)
     }
 }
 
@@ -70,6 +75,7 @@ pub(crate) struct SegmentWriter<'a> {
     name: String,
     data: Box<dyn BlobWriter>,
     index: IndexBuilder,
+    epoch: u64,
     offset: u64,
 }
 
@@ -83,7 +89,7 @@ impl<'a> SegmentWriter<'a> {
         let mut data = blobs.create(&format!("{name}.data"))?;
         data.write(&header(epoch))?;
         let index = IndexBuilder::new(epoch, block_bytes);
-        Ok(Self { blobs, name, data, index, offset: HEADER_BYTES })
+        Ok(Self { blobs, name, data, index, epoch, offset: HEADER_BYTES })
     }
 
     /// See [`BlobWriter::read_rarely`].
@@ -119,7 +125,7 @@ impl<'a> SegmentWriter<'a> {
         if self.blobs.put(&meta.index_name(), &index)? == Created::AlreadyThere {
             return Err(name_taken(meta.index_name()));
         }
-        Segment::open(self.blobs, meta, |_| {}).map_err(|error| match error {
+        Segment::open(self.blobs, meta, self.epoch).map_err(|error| match error {
             ReadError::Blobs(error) => Arc::into_inner(error).unwrap_or(BlobError::Full),
             other => BlobError::Io {
                 doing: "read back",
@@ -145,25 +151,36 @@ fn header_of(epoch: u64, version: u16) -> [u8; HEADER_BYTES as usize] {
 }
 
 impl Segment {
-    /// Opens it. An index that is missing or damaged is made anew from the data, which is
-    /// read from end to end for that; `rebuilt` is told why.
+    /// Looks at it without changing anything. An index that is missing or damaged is made
+    /// again from the data, which is read from end to end for that.
+    pub(crate) fn find(
+        blobs: &dyn Blobs,
+        meta: SegmentMeta,
+        store: u64,
+    ) -> Result<Unopened, ReadError> {
+        let (data_name, data) = open_data(blobs, &meta)?;
+        let epoch = read_header(&*data, &data_name)?;
+        if epoch != store {
+            let why = "it belongs to another store".to_owned();
+            return Err(ReadError::Damaged { name: data_name, offset: 0, why });
+        }
+        match Index::open(blobs, &meta.index_name(), meta.bytes) {
+            Ok(index) => Ok(Unopened::Ready(Self { meta, data_name, data, index })),
+            Err(IndexFault::Read(error)) => Err(error.into()),
+            Err(IndexFault::Unusable(why)) => {
+                let index = build_index(&meta, &*data, epoch)?;
+                Ok(Unopened::WithoutIndex { meta, data_name, data, index, why })
+            }
+        }
+    }
+
+    /// Opens it, with its index made again if need be.
     pub(crate) fn open(
         blobs: &dyn Blobs,
         meta: SegmentMeta,
-        rebuilt: impl FnOnce(&str),
+        store: u64,
     ) -> Result<Self, ReadError> {
-        let (data_name, data) = open_data(blobs, &meta)?;
-        let epoch = read_header(&*data, &data_name)?;
-        let index_name = meta.index_name();
-        let index = match Index::open(blobs, &index_name, meta.bytes) {
-            Ok(index) => index,
-            Err(IndexFault::Read(error)) => return Err(error.into()),
-            Err(IndexFault::Unusable(why)) => {
-                rebuilt(&why);
-                rebuild_index(blobs, &meta, &*data, epoch)?
-            }
-        };
-        Ok(Self { meta, data_name, data, index })
+        Ok(Self::find(blobs, meta, store)?.open(blobs)?.0)
     }
 
     /// What a manifest knows of it.
@@ -308,6 +325,46 @@ impl Segment {
     }
 }
 
+/// A segment that was looked at, and not changed yet.
+pub(crate) enum Unopened {
+    Ready(Segment),
+    WithoutIndex {
+        meta: SegmentMeta,
+        data_name: Arc<str>,
+        data: Arc<dyn Blob>,
+        /// The bytes of its index.
+        index: Vec<u8>,
+        why: String,
+    },
+}
+
+impl Unopened {
+    pub(crate) fn meta(&self) -> &SegmentMeta {
+        match self {
+            Self::Ready(segment) => segment.meta(),
+            Self::WithoutIndex { meta, .. } => meta,
+        }
+    }
+
+    /// Opens it; tells why its index had to be written again, if so.
+    pub(crate) fn open(self, blobs: &dyn Blobs) -> Result<(Segment, Option<String>), ReadError> {
+        let (meta, data_name, data, bytes, why) = match self {
+            Self::Ready(segment) => return Ok((segment, None)),
+            Self::WithoutIndex { meta, data_name, data, index, why } => {
+                (meta, data_name, data, index, why)
+            }
+        };
+        let name = meta.index_name();
+        blobs.delete(&name)?;
+        blobs.put(&name, &bytes)?;
+        let index = Index::open(blobs, &name, meta.bytes).map_err(|fault| match fault {
+            IndexFault::Read(error) => error.into(),
+            IndexFault::Unusable(why) => ReadError::Damaged { name: name.into(), offset: 0, why },
+        })?;
+        Ok((Segment { meta, data_name, data, index }, Some(why)))
+    }
+}
+
 /// What [`Segment::examine`] found in a segment whose data is whole.
 pub(crate) struct Examined {
     pub(crate) batches: u64,
@@ -329,24 +386,29 @@ fn open_data(
     Err(ReadError::Damaged { name, offset: data.len(), why })
 }
 
-/// Makes the index anew. Blocks are found by what separates them in the data: another
+/// The bytes of the index. Blocks are found by what separates them in the data: another
 /// topic, or padding.
-fn rebuild_index(
-    blobs: &dyn Blobs,
-    meta: &SegmentMeta,
-    data: &dyn Blob,
-    epoch: u64,
-) -> Result<Index, ReadError> {
+fn build_index(meta: &SegmentMeta, data: &dyn Blob, epoch: u64) -> Result<Vec<u8>, ReadError> {
     let mut builder = IndexBuilder::new(epoch, REBUILT_BLOCK_BYTES);
     scan(data, &meta.data_name(), |batch, offset| builder.push(batch, offset))?;
-    let (_, _, index) = builder.finish(meta.bytes);
-    let index_name = meta.index_name();
-    blobs.delete(&index_name)?;
-    blobs.put(&index_name, &index)?;
-    Index::open(blobs, &index_name, meta.bytes).map_err(|fault| match fault {
-        IndexFault::Read(error) => error.into(),
-        IndexFault::Unusable(why) => ReadError::Damaged { name: index_name.into(), offset: 0, why },
-    })
+    Ok(builder.finish(meta.bytes).2)
+}
+
+/// The epoch of the store that wrote this data.
+pub(crate) fn epoch_of(blobs: &dyn Blobs, data_name: &str) -> Result<u64, ReadError> {
+    read_header(&*blobs.open(data_name)?, &data_name.into())
+}
+
+/// The last position in this data; `None` if it holds nothing.
+pub(crate) fn last_position(
+    blobs: &dyn Blobs,
+    data_name: &str,
+) -> Result<Option<Position>, ReadError> {
+    let mut last = None;
+    scan(&*blobs.open(data_name)?, data_name, |batch, _| {
+        last = last.max(Some(batch.header().last_position()));
+    })?;
+    Ok(last)
 }
 
 /// Checks the header of the data and tells the epoch in it.

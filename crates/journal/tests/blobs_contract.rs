@@ -17,7 +17,12 @@ use gapless_journal::{
 };
 
 fn on(fs: &FaultyFs) -> DirBlobs {
-    DirBlobs::new(Arc::new(fs.clone()), PathBuf::from("/blobs")).expect("open")
+    prepared(DirBlobs::new(Arc::new(fs.clone()), PathBuf::from("/blobs")))
+}
+
+fn prepared(blobs: DirBlobs) -> DirBlobs {
+    blobs.prepare().expect("prepare");
+    blobs
 }
 
 #[test]
@@ -27,7 +32,7 @@ fn blobs_on_disk_keep_the_contract() {
     check_blobs(|| {
         count.set(count.get() + 1);
         let dir = root.path().join(format!("{}/blobs", count.get()));
-        DirBlobs::new(Arc::new(DiskFs), dir).expect("open")
+        prepared(DirBlobs::new(Arc::new(DiskFs), dir))
     });
 }
 

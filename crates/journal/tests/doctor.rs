@@ -124,8 +124,10 @@ fn unusable_index_is_found_and_made_anew() {
 #[test]
 fn orphans_are_found_and_deleted() {
     let fs = closed_store(5);
-    let orphan = root().join("blobs/segment-99999999999999999999.data");
-    fs.create(&orphan).unwrap().write_all_at(&[b"left behind"], 0).unwrap();
+    // A copy of one that is needed holds nothing else.
+    let data = fs.dump(&ending(&fs, "data")[0]).unwrap();
+    let orphan = root().join("blobs/segment-00000000000000000099.data");
+    fs.create(&orphan).unwrap().write_all_at(&[&data], 0).unwrap();
     let report = look(&fs);
     assert!(matches!(report.findings[..], [Finding::Orphan { .. }]), "{:?}", report.findings);
     assert_eq!(mend(&fs, &report), [Repair::OrphanDeleted { name: name_of(&orphan) }]);
@@ -158,9 +160,25 @@ fn damaged_data_is_found_wherever_it_is_and_cannot_be_repaired() {
 }
 
 #[test]
-fn damaged_checkpoint_is_found_and_cannot_be_repaired() {
+fn damaged_copy_of_the_checkpoint_is_found_and_written_again() {
+    for nth in 0..2 {
+        let fs = closed_store(7);
+        let path = blobs(&fs, "checkpoint-").remove(nth);
+        fs.flip_bit(&path, 30, 1);
+        let report = look(&fs);
+        let found = &report.findings[..];
+        assert!(matches!(found, [Finding::CheckpointCopy { .. }]), "{found:?}");
+        assert_eq!(report.checkpoint_items, Some(3));
+        assert_eq!(mend(&fs, &report), [Repair::CheckpointCopied { name: name_of(&path) }]);
+        assert!(look(&fs).findings.is_empty());
+        assert!(open(&fs).opened.checkpoint_restored.is_none());
+    }
+}
+
+#[test]
+fn checkpoint_without_a_good_copy_is_found_and_cannot_be_repaired() {
     let fs = closed_store(7);
-    fs.flip_bit(&blobs(&fs, "checkpoint-")[0], 30, 1);
+    blobs(&fs, "checkpoint-").iter().for_each(|path| fs.flip_bit(path, 30, 1));
     let report = look(&fs);
     assert!(matches!(report.findings[..], [Finding::Checkpoint { .. }]), "{:?}", report.findings);
     assert!(!report.findings[0].is_repairable());
@@ -237,42 +255,53 @@ fn log_that_is_older_than_the_manifest_is_accepted_only_when_asked() {
 }
 
 #[test]
-fn damaged_manifest_falls_back_to_the_one_before_if_that_can_be_opened() {
-    let fs = closed_store(11);
-    let newest = blobs(&fs, "manifest-").pop().unwrap();
-    fs.flip_bit(&newest, 30, 1);
-    let report = look(&fs);
-    match &report.findings[..] {
-        [Finding::Manifest { name, fallback: Some(fallback), .. }] => {
-            assert_eq!(*name, name_of(&newest));
-            assert!(fallback.unnamed.is_empty());
-        }
-        other => panic!("{other:?}"),
+fn damaged_manifest_is_replaced_by_its_copy() {
+    for nth in 0..2 {
+        let fs = closed_store(11);
+        let path = blobs(&fs, "manifest-").remove(nth);
+        fs.flip_bit(&path, 30, 1);
+        let report = look(&fs);
+        let found = &report.findings[..];
+        assert!(matches!(found, [Finding::Manifest { is_copy: true, .. }]), "{found:?}");
+        assert_eq!(report.worst(), Some(Severity::Repairable));
+        assert_eq!(mend(&fs, &report), [Repair::ManifestCopied { name: name_of(&path) }]);
+        assert!(look(&fs).findings.is_empty());
+        let store = open(&fs);
+        assert!(store.opened.clean);
+        assert_eq!((store.seqs(1).len(), store.seqs(2).len()), (21, 14));
     }
+}
+
+#[test]
+fn l4_swapped_manifests_are_named_and_repaired_by_what_they_hold() {
+    let fs = closed_store(12);
+    let [older, newer] = blobs(&fs, "manifest-").try_into().expect("two");
+    let bytes = (fs.dump(&older).unwrap(), fs.dump(&newer).unwrap());
+    fs.overwrite(&newer, 0, &bytes.0);
+    fs.overwrite(&older, 0, &bytes.1);
+    assert!(try_open(&fs).is_err());
+    let report = look(&fs);
+    let misnamed =
+        |each: &&Finding| matches!(each, Finding::Manifest { why: OpenError::Misnamed { .. }, .. });
+    assert_eq!(report.findings.iter().filter(misnamed).count(), 2, "{:?}", report.findings);
     let done = mend(&fs, &report);
     assert!(matches!(&done[..], [Repair::ManifestDropped { .. }]), "{done:?}");
     let store = open(&fs);
     assert_eq!((store.seqs(1).len(), store.seqs(2).len()), (21, 14));
-    assert!(store.opened.jump.is_some());
-    assert_eq!(blobs(&fs, "damaged-").len(), 1);
 }
 
 #[test]
-fn damaged_manifest_has_no_fallback_if_the_one_before_cannot_be_opened() {
-    let fs = FaultyFs::new(12);
+fn l2_doctor_does_not_promise_that_nothing_flushed_is_in_a_damaged_last_frame() {
+    let fs = FaultyFs::new(13);
     let store = open(&fs);
-    for _ in 0..2 {
-        store.fill(1, 10, 500);
-        store.seal();
-    }
+    store.fill(1, 3, 500);
     store.abandon();
-    // The older one names a checkpoint that the newer one replaced.
-    let newest = blobs(&fs, "manifest-").pop().unwrap();
-    fs.flip_bit(&newest, 30, 1);
+    // Flushed and acknowledged, then damaged by the medium: it looks like a torn end.
+    fs.flip_bit(&log_files(&fs)[0], 2 * 4096 + 100, 1);
     let report = look(&fs);
-    let hopeless = |each: &Finding| matches!(each, Finding::Manifest { fallback: None, .. });
-    assert!(report.findings.iter().any(hopeless), "{:?}", report.findings);
-    assert!(mend(&fs, &report).is_empty());
+    let torn = |each: &&Finding| matches!(each, Finding::TornEnd { .. });
+    let finding = report.findings.iter().find(torn).expect("found");
+    assert!(finding.advice().contains("a flushed message may be in it"), "{}", finding.advice());
 }
 
 #[test]
@@ -302,7 +331,9 @@ fn torn_end_is_left_to_opening() {
 fn newer_versions_are_named_and_left_alone() {
     let fs = closed_store(13);
     let checkpoint = blobs(&fs, "checkpoint-").remove(0);
-    fs.overwrite(&checkpoint, 8, &2_u16.to_le_bytes());
+    fs.overwrite(&checkpoint, 8, &9_u16.to_le_bytes());
+    let crc = gapless_journal::checksum(&fs.dump(&checkpoint).unwrap()[..60]);
+    fs.overwrite(&checkpoint, 60, &crc.to_le_bytes());
     let report = look(&fs);
     assert!(matches!(report.findings[..], [Finding::Checkpoint { .. }]));
     assert_eq!(report.findings[0].advice(), "use the program that wrote it");

@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use gapless_journal::{
+    FrameMarks, Secret,
     contract::check_log,
     faulty::FaultyFs,
     file_log::{FileLog, FileLogOptions},
@@ -16,6 +17,10 @@ use gapless_journal::{
 const SMALL: FileLogOptions =
     FileLogOptions { first_file_bytes: 16 * 1024, file_bytes_max: 256 * 1024 };
 
+fn marks() -> FrameMarks {
+    FrameMarks::secret(Secret::new(7))
+}
+
 #[test]
 fn log_in_files_on_disk_keeps_the_contract() {
     let root = tempfile::tempdir().expect("temp dir");
@@ -23,7 +28,7 @@ fn log_in_files_on_disk_keeps_the_contract() {
     check_log(|| {
         count.set(count.get() + 1);
         let dir = root.path().join(format!("{}/log", count.get()));
-        FileLog::new(Arc::new(DiskFs), dir, 7, SMALL)
+        FileLog::new(Arc::new(DiskFs), dir, marks(), SMALL)
     });
 }
 
@@ -34,13 +39,13 @@ fn log_in_files_of_the_default_size_keeps_the_contract() {
     check_log(|| {
         count.set(count.get() + 1);
         let dir = root.path().join(format!("{}/log", count.get()));
-        FileLog::new(Arc::new(DiskFs), dir, 7, FileLogOptions::default())
+        FileLog::new(Arc::new(DiskFs), dir, marks(), FileLogOptions::default())
     });
 }
 
 #[test]
 fn log_in_files_on_a_faulty_disk_keeps_the_contract() {
-    check_log(|| FileLog::new(Arc::new(FaultyFs::new(1)), PathBuf::from("/log"), 7, SMALL));
+    check_log(|| FileLog::new(Arc::new(FaultyFs::new(1)), PathBuf::from("/log"), marks(), SMALL));
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use gapless_core::{Epoch, Message, Position};
-use gapless_journal::blobs::{BlobError, Blobs};
+use gapless_journal::blobs::Blobs;
 use gapless_journal::dir_blobs::DirBlobs;
+use gapless_journal::doctor::{Finding, Severity, examine};
 use gapless_journal::faulty::{CrashKind, FaultyFs, Times};
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::log::{Floor, Log, LogError, TakeOver};
@@ -232,46 +233,279 @@ fn name_of(path: &Path) -> String {
 }
 
 #[test]
-fn damaged_manifest_refuses_by_name_and_an_older_one_is_not_taken() {
-    let fs = settled_store(4);
-    let newest = blobs(&fs, "manifest-").pop().unwrap();
-    fs.flip_bit(&newest, 40, 0);
-    match try_open(&fs).err() {
-        Some(OpenError::Damaged { name, .. }) => assert_eq!(name, name_of(&newest)),
+fn m3_every_flipped_bit_in_a_manifest_or_checkpoint_leaves_a_store_with_everything_in_it() {
+    // Closed, and killed after a seal: each has another state before the last one.
+    for killed in [false, true] {
+        let fs = settled_store(4);
+        if killed {
+            let store = open(&fs);
+            store.fill(3, 2, 500);
+            store.seal();
+            store.fill(3, 1, 500);
+            store.abandon();
+        }
+        for path in [blobs(&fs, "manifest-"), blobs(&fs, "checkpoint-")].concat() {
+            let bytes = fs.dump(&path).expect("it is there");
+            // A bit of each byte, and another in the next: all of them take a minute.
+            for offset in (0..bytes.len()).step_by(if killed { 1 } else { 5 }) {
+                let fs = copy_of(&fs);
+                fs.flip_bit(&path, offset as u64, (offset % 8) as u8);
+                let found = || format!("{} at byte {offset}", path.display());
+                let store = try_open(&fs).unwrap_or_else(|e| panic!("{}: {e}", found()));
+                let counts = (store.seqs(1).len(), store.seqs(2).len(), store.seqs(3).len());
+                assert_eq!(counts, (20, 13, if killed { 13 } else { 10 }), "{}", found());
+                assert!(store.opened.orphans.is_empty(), "{}", found());
+                store.close();
+                // And what was damaged is good again.
+                let (manifests, checkpoints) = (blobs(&fs, "manifest-"), blobs(&fs, "checkpoint-"));
+                assert_eq!((manifests.len(), checkpoints.len()), (2, 2));
+                assert!(open(&fs).opened.passed_over.is_none(), "{}", found());
+            }
+        }
+    }
+}
+
+/// The same files in another file system.
+fn copy_of(fs: &FaultyFs) -> FaultyFs {
+    let copy = FaultyFs::new(1);
+    for (path, _) in fs.files() {
+        copy.create_dir(path.parent().expect("a folder")).expect("room");
+        let file = copy.create(&path).expect("room");
+        file.write_all_at(&[&fs.dump(&path).expect("it is there")], 0).expect("room");
+    }
+    copy
+}
+
+#[test]
+fn missing_manifest_or_copy_is_no_loss() {
+    for (prefix, nth) in
+        [("manifest-", 0), ("manifest-", 1), ("checkpoint-", 0), ("checkpoint-", 1)]
+    {
+        let fs = settled_store(5);
+        let gone = blobs(&fs, prefix).remove(nth);
+        fs.remove(&gone).unwrap();
+        let store = open(&fs);
+        assert_eq!((store.seqs(1).len(), store.seqs(2).len()), (20, 13));
+        if prefix == "checkpoint-" {
+            let (name, _) = store.opened.checkpoint_restored.clone().expect("told");
+            assert_eq!(name, name_of(&gone));
+        }
+    }
+}
+
+#[test]
+fn missing_segment_and_a_checkpoint_without_any_copy_refuse_by_name() {
+    let fs = settled_store(6);
+    let gone = blobs(&fs, "segment-").remove(0);
+    fs.remove(&gone).unwrap();
+    match refused(&fs) {
+        OpenError::Damaged { name, .. } => assert_eq!(name, name_of(&gone)),
+        other => panic!("{other:?}"),
+    }
+    let fs = settled_store(6);
+    let both = blobs(&fs, "checkpoint-");
+    both.iter().for_each(|path| fs.flip_bit(path, 70, 1));
+    match refused(&fs) {
+        OpenError::Damaged { name, .. } => assert_eq!(name, name_of(&both[0])),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn damaged_checkpoint_refuses_by_name() {
-    let fs = settled_store(5);
-    let checkpoint = blobs(&fs, "checkpoint-").pop().unwrap();
-    let bytes = fs.dump(&checkpoint).unwrap().len() as u64;
-    for offset in (0..bytes).filter(|offset| !(8..16).contains(offset)) {
-        fs.flip_bit(&checkpoint, offset, 2);
-        match try_open(&fs).err() {
-            Some(OpenError::Damaged { name, .. }) => assert_eq!(name, name_of(&checkpoint)),
-            other => panic!("byte {offset}: {other:?}"),
+fn l4_swapped_and_copied_manifests_are_named_as_such() {
+    let swap = |fs: &FaultyFs, copy: bool| {
+        let [older, newer] = blobs(fs, "manifest-").try_into().expect("two");
+        let bytes = (fs.dump(&older).expect("there"), fs.dump(&newer).expect("there"));
+        fs.overwrite(&newer, 0, &bytes.0);
+        if !copy {
+            fs.overwrite(&older, 0, &bytes.1);
         }
-        fs.flip_bit(&checkpoint, offset, 2);
+        (name_of(&older), name_of(&newer))
+    };
+    let fs = settled_store(7);
+    let (older, newer) = swap(&fs, false);
+    match refused(&fs) {
+        OpenError::Misnamed { name, holds } => assert_eq!((name, holds), (newer, older)),
+        other => panic!("{other:?}"),
     }
-    open(&fs);
+    let fs = settled_store(7);
+    let (_, newer) = swap(&fs, true);
+    let store = open(&fs);
+    let (name, why) = store.opened.passed_over.clone().expect("told");
+    assert!(name == newer && why.contains("renamed or copied"), "{why}");
 }
 
 #[test]
-fn missing_checkpoint_or_segment_refuses_by_name() {
-    for prefix in ["checkpoint-", "segment-"] {
-        let fs = settled_store(6);
-        let gone = blobs(&fs, prefix).remove(0);
-        fs.remove(&gone).unwrap();
-        match try_open(&fs).err() {
-            Some(OpenError::Damaged { name, .. }) => assert_eq!(name, name_of(&gone)),
-            Some(OpenError::Blobs(BlobError::Missing { name })) => {
-                assert_eq!(name, name_of(&gone));
+fn c3_no_store_is_created_where_files_of_one_lie_and_nothing_is_touched() {
+    let all = |_: &str| true;
+    let log = |path: &str| path.ends_with(".log");
+    let blob = |path: &str| path.contains("segment-") || path.contains("checkpoint-");
+    // What is left of a store without its manifests.
+    let cases: [(&str, &dyn Fn(&str) -> bool); 3] =
+        [("all", &all), ("log", &log), ("blobs", &blob)];
+    for (which, stays) in cases {
+        let whole = settled_store(16);
+        let fs = FaultyFs::new(1);
+        for (path, _) in whole.files() {
+            let text = path.display().to_string();
+            if stays(&text) && !text.contains("manifest-") {
+                fs.create_dir(path.parent().expect("a folder")).expect("room");
+                let file = fs.create(&path).expect("room");
+                file.write_all_at(&[&whole.dump(&path).expect("there")], 0).expect("room");
             }
-            other => panic!("{other:?}"),
+        }
+        match refused(&fs) {
+            OpenError::Remains { found } => assert!(!found.is_empty(), "{which}"),
+            other => panic!("{which}: {other:?}"),
+        }
+        let report = examine(&folder(&fs), &mut |_, _| {}).unwrap();
+        assert!(matches!(report.findings[..], [Finding::Remains { .. }]), "{:?}", report.findings);
+        assert_eq!(report.worst(), Some(Severity::Damaged));
+    }
+    // Also what the doctor put aside.
+    let fs = FaultyFs::new(2);
+    fs.create_dir(&root().join("blobs")).unwrap();
+    fs.create(&root().join("blobs/damaged-manifest-00000000000000000001")).unwrap();
+    assert!(matches!(refused(&fs), OpenError::Remains { .. }));
+}
+
+#[test]
+fn c3_blobs_of_another_store_are_left_alone_and_told() {
+    let fs = settled_store(17);
+    let other = FaultyFs::new(1);
+    let parts = folder(&other).parts((Epoch(2), new_store().1), Arc::new(Default::default), false);
+    let store = try_open_parts(parts.unwrap(), JournalOptions::small()).unwrap();
+    store.fill(1, 50, 500);
+    store.seal();
+    store.close();
+    let mut copied = BTreeSet::new();
+    for path in [blobs(&other, "segment-"), blobs(&other, "checkpoint-")].concat() {
+        let name = name_of(&path).replacen("-0", "-9", 1);
+        let file = fs.create(&root().join("blobs").join(&name)).unwrap();
+        file.write_all_at(&[&other.dump(&path).unwrap()], 0).unwrap();
+        copied.insert(name);
+    }
+    let store = open(&fs);
+    assert!(store.opened.orphans.is_empty(), "{:?}", store.opened.orphans);
+    assert_eq!(store.opened.foreign.iter().cloned().collect::<BTreeSet<_>>(), copied);
+    store.seal();
+    store.close();
+    let left: BTreeSet<String> = blobs(&fs, "").iter().map(|path| name_of(path)).collect();
+    assert!(copied.is_subset(&left));
+}
+
+#[test]
+fn segment_that_is_newer_than_manifest_and_log_is_never_deleted() {
+    // A backup of manifests and log is put beside the segments of today.
+    let fs = settled_store(18);
+    let backup = copy_of(&fs);
+    let store = open(&fs);
+    store.fill(1, 30, 500);
+    store.seal();
+    store.close();
+    for (path, _) in fs.files() {
+        let text = path.display().to_string();
+        if !text.contains("segment-") {
+            fs.remove(&path).unwrap();
         }
     }
+    for (path, _) in backup.files() {
+        if fs.dump(&path).is_none() {
+            let file = fs.create(&path).unwrap();
+            file.write_all_at(&[&backup.dump(&path).unwrap()], 0).unwrap();
+        }
+    }
+    match refused(&fs) {
+        OpenError::SegmentAhead { last, known, .. } => assert!(last > known),
+        other => panic!("{other:?}"),
+    }
+    let report = examine(&folder(&fs), &mut |_, _| {}).unwrap();
+    let ahead = |each: &Finding| matches!(each, Finding::SegmentAhead { .. });
+    assert!(report.findings.iter().any(ahead), "{:?}", report.findings);
+}
+
+#[test]
+fn every_refusal_leaves_the_folder_as_it_was_and_positions_do_not_jump() {
+    type Damage = fn(&FaultyFs);
+    let damages: [(&str, Damage); 7] = [
+        ("both manifests damaged", |fs| {
+            blobs(fs, "manifest-").iter().for_each(|path| fs.flip_bit(path, 40, 0));
+        }),
+        ("both checkpoints damaged", |fs| {
+            blobs(fs, "checkpoint-").iter().for_each(|path| fs.flip_bit(path, 90, 0));
+        }),
+        ("a segment gone", |fs| fs.remove(&blobs(fs, "segment-")[2]).unwrap()),
+        ("an index gone, and a segment damaged", |fs| {
+            let segments = blobs(fs, "segment-");
+            fs.remove(&segments[1]).unwrap();
+            fs.flip_bit(&segments[2], 20, 1);
+        }),
+        ("the log gone", |fs| {
+            log_files(fs).iter().for_each(|path| fs.remove(path).unwrap());
+            fs.remove(&root().join("log/LOCK")).unwrap();
+        }),
+        ("a frame damaged", |fs| {
+            let at = first_live(fs);
+            fs.flip_bit(&log_files(fs)[0], at + 100, 0);
+        }),
+        ("an entry that cannot be applied", |fs| {
+            let at = first_live(fs);
+            break_entry(fs, at);
+        }),
+    ];
+    for (what, damage) in damages {
+        // An unclean end, an unfinished blob and an unfinished frame: much that opening changes.
+        let fs = settled_store(19);
+        let store = open(&fs);
+        store.fill(2, 3, 500);
+        store.abandon();
+        fs.create(&root().join("blobs/.new-1")).unwrap();
+        damage(&fs);
+        for _ in 0..3 {
+            let error = refused(&fs);
+            assert!(!error.to_string().is_empty(), "{what}");
+        }
+    }
+}
+
+/// Where in the first log file the first frame is that has to be replayed.
+fn first_live(fs: &FaultyFs) -> u64 {
+    let store = DirBlobs::new(Arc::new(fs.clone()), root().join("blobs"));
+    let from = Manifest::newest(&store).unwrap().unwrap().replay_from.0;
+    let bytes = fs.dump(&log_files(fs)[0]).unwrap();
+    let starts = (0..bytes.len()).step_by(4096);
+    let is_it = |at: &usize| {
+        bytes[*at..].starts_with(b"gaplessF") && bytes[at + 24..at + 32] == from.to_le_bytes()
+    };
+    starts.filter(is_it).last().expect("it is in the first file") as u64
+}
+
+/// Gives the first entry of a frame another seq, with checksums that fit; the frames behind
+/// it no longer link to it, so it is the last one.
+fn break_entry(fs: &FaultyFs, at: u64) {
+    let path = log_files(fs).remove(0);
+    let bytes = fs.dump(&path).unwrap();
+    let at = at as usize;
+    let length = u32::from_le_bytes(bytes[at + 20..at + 24].try_into().unwrap()) as usize;
+    let mut frame = bytes[at..at + 64 + length].to_vec();
+    frame[64 + 24] ^= 0x40;
+    let entry = gapless_journal::checksum(&frame[64 + 8..64 + 64]);
+    frame[64 + 4..64 + 8].copy_from_slice(&entry.to_le_bytes());
+    let payload = gapless_journal::checksum(&frame[64..]);
+    frame[16..20].copy_from_slice(&payload.to_le_bytes());
+    let head = gapless_journal::checksum(&[&frame[..12], &frame[16..64]].concat());
+    frame[12..16].copy_from_slice(&head.to_le_bytes());
+    fs.overwrite(&path, at as u64, &frame);
+}
+
+/// Why the store does not open; and not a byte is changed by that.
+fn refused(fs: &FaultyFs) -> OpenError {
+    let dump =
+        || -> Vec<_> { fs.files().into_iter().map(|(path, _)| (fs.dump(&path), path)).collect() };
+    let before = dump();
+    let error = try_open(fs).err().expect("it does not open");
+    assert!(dump() == before, "files changed by {error}");
+    error
 }
 
 fn with_checksum_at(fs: &FaultyFs, path: &Path, version: u16, end: usize) {
@@ -286,18 +520,13 @@ fn newer_versions_refuse_by_name() {
     for prefix in ["manifest-", "checkpoint-", "segment-"] {
         let fs = settled_store(7);
         let path = match prefix {
-            "segment-" => blobs(&fs, prefix).remove(0),
-            _ => blobs(&fs, prefix).pop().unwrap(),
+            "manifest-" => blobs(&fs, prefix).pop().unwrap(),
+            _ => blobs(&fs, prefix).remove(0),
         };
-        match prefix {
-            "manifest-" => with_checksum_at(&fs, &path, 2, fs.dump(&path).unwrap().len() - 4),
-            "segment-" => with_checksum_at(&fs, &path, 2, 60),
-            _ => fs.overwrite(&path, 8, &2_u16.to_le_bytes()),
-        }
-        match try_open(&fs).err() {
-            Some(OpenError::Version { name, found: 2, known: 1 }) => {
-                assert_eq!(name, name_of(&path));
-            }
+        let end = if prefix == "manifest-" { fs.dump(&path).unwrap().len() - 4 } else { 60 };
+        with_checksum_at(&fs, &path, 9, end);
+        match refused(&fs) {
+            OpenError::Version { name, found: 9, .. } => assert_eq!(name, name_of(&path)),
             other => panic!("{prefix}: {other:?}"),
         }
     }
@@ -399,10 +628,10 @@ fn opener_with_an_outdated_manifest_takes_the_newer_one() {
     let store = open(&fs);
     store.fill(1, 10, 500);
     store.close();
-    let mut parts = folder(&fs).parts(Epoch(1), Arc::new(Default::default), false).unwrap();
+    let mut parts = folder(&fs).parts(new_store(), Arc::new(Default::default), false).unwrap();
     // Without the lock of the folder, as where there are no folders.
     let shared: Arc<dyn Fs> = Arc::new(fs.clone());
-    parts.blobs = Arc::new(DirBlobs::new(shared, root().join("blobs")).unwrap());
+    parts.blobs = Arc::new(DirBlobs::new(shared, root().join("blobs")));
     let (log, late) = (parts.log, fs);
     let done = AtomicBool::new(false);
     parts.log = Box::new(move |epoch| Arc::new(Late { log: log(epoch), fs: late, done }));
@@ -468,7 +697,7 @@ fn failed_seal_is_made_good_by_the_next_one() {
         assert_eq!(store.seqs(1).len(), 17);
         let left = blobs(&fs, "segment-").len() + blobs(&fs, "checkpoint-").len();
         let segments = store.journal.stats().segments as usize;
-        assert_eq!(left, 2 * segments + 1, "write {nth}");
+        assert_eq!(left, 2 * segments + 2, "write {nth}");
         store.close();
         let store = open(&fs);
         assert_eq!(store.seqs(1).len(), 17);
@@ -522,20 +751,20 @@ fn journal_without_a_single_message_seals_and_opens() {
 #[test]
 fn manifests_and_checkpoints_can_be_read_by_tools() {
     let fs = settled_store(15);
-    let store = DirBlobs::new(Arc::new(fs), root().join("blobs")).unwrap();
+    let store = DirBlobs::new(Arc::new(fs), root().join("blobs"));
     let manifest = Manifest::newest(&store).unwrap().unwrap();
     assert!(manifest.clean);
     assert_eq!(manifest.segments.len(), 2);
     assert_eq!(Manifest::names(&store).unwrap().len(), 2);
     let mut items = 0;
     let name = manifest.checkpoint.unwrap();
-    read_checkpoint(&store, &name, &mut |_| {
+    read_checkpoint(&store, (&name, EPOCH.0), &mut |_| {
         items += 1;
         Ok(())
     })
     .unwrap();
     assert_eq!(items, 3);
-    assert_eq!(store.list("checkpoint-").unwrap().len(), 1);
+    assert_eq!(store.list("checkpoint-").unwrap().len(), 2);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use gapless_broker::{Broker, BrokerOptions};
 use gapless_core::{Durability, Entry, EntryHeader, EntryKind, Epoch, TopicId};
 use gapless_journal::fs::DiskFs;
 use gapless_journal::layout::Folder;
-use gapless_journal::{Journal, JournalOptions, Lsn, Recover};
+use gapless_journal::{Journal, JournalOptions, Lsn, Recover, Secret};
 
 use crate::support::{DEADLINE, Ran, Server, alone};
 
@@ -160,7 +160,8 @@ fn c1_the_doctor_refuses_what_opening_refuses_although_every_file_is_whole() {
     let data = server.data();
     // A change of a group that never was.
     let folder = Folder::new(Arc::new(DiskFs), &data);
-    let parts = folder.parts(Epoch(1), Arc::new(|| Duration::ZERO), false).unwrap();
+    let parts =
+        folder.parts((Epoch(1), Secret::new(1)), Arc::new(|| Duration::ZERO), false).unwrap();
     let (journal, _) = Journal::open(parts, JournalOptions::small(), &mut Anything).unwrap();
     let header = EntryHeader { topic: TopicId(77), ..EntryHeader::new(EntryKind::Group) };
     let mut append = journal.begin(128).unwrap();

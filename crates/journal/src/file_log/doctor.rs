@@ -6,11 +6,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use super::{
-    Analysis, FileLog,
-    reader::Reader,
-    scan::{Purpose, scan},
-};
+use super::{Analysis, FileLog, reader::Reader, scan::scan};
 use crate::log::{Floor, LogError, LogReader, Lsn, Torn};
 
 /// What is in a log, as found without changing it.
@@ -39,7 +35,8 @@ pub struct ExaminedFile {
     pub bytes: u64,
     /// How many frames in it are alive.
     pub live: u64,
-    /// How many good frames in it are dead: trimmed, or remains of an end that was cut.
+    /// How many good frames in it are dead: trimmed, or remains of an end that was cut. None
+    /// if opening need not read the file.
     pub dead: u64,
     /// How many frames in it have a good header and a broken payload.
     pub broken: u64,
@@ -60,13 +57,13 @@ impl FileLog {
     /// Says what is in the log, reading only and without the lock: while somebody writes,
     /// the end may look torn.
     pub fn examine(&self, floor: Floor) -> Result<Examination, LogError> {
-        let scan = scan(self.files(true)?, self.epoch, Purpose::Examine)?;
-        let analysis = Analysis::of(&scan, floor, self.epoch);
+        let scan = scan(self.files(true)?, self.wanted(floor.first_needed, false))?;
+        let analysis = Analysis::of(&scan, floor);
         let examined = |(index, file): (usize, &Arc<super::LogFile>)| {
             let here = |found: &&super::Found| found.file == index;
             let live = analysis.live.iter().filter(here).count();
             let whole = scan.found.iter().filter(here).filter(|f| f.whole).count();
-            let all = scan.found.iter().filter(here).count();
+            let all = scan.found.iter().filter(here).filter(|f| f.trusted).count();
             ExaminedFile {
                 name: file.name(),
                 bytes: file.bytes,
@@ -90,9 +87,8 @@ impl FileLog {
     /// # Errors
     /// Says why the log would refuse to open.
     pub(crate) fn read_only(&self, floor: Floor) -> Result<Box<dyn LogReader>, LogError> {
-        let purpose = Purpose::Open(floor.first_needed.max(Lsn::FIRST));
-        let scan = scan(self.files(true)?, self.epoch, purpose)?;
-        let mut analysis = Analysis::of(&scan, floor, self.epoch);
+        let scan = scan(self.files(true)?, self.wanted(floor.first_needed, true))?;
+        let mut analysis = Analysis::of(&scan, floor);
         match analysis.refused.take() {
             Some(refused) => Err(refused),
             None => {
@@ -107,10 +103,10 @@ impl FileLog {
     ///
     /// Refuses only a log of another version or store, of which it understands nothing.
     pub fn cut(&self, at: Lsn) -> Result<Cut, LogError> {
-        let _lock = self.lock()?;
-        let scan = scan(self.files(false)?, self.epoch, Purpose::Examine)?;
+        let _lock = self.lock_if_there()?;
+        let scan = scan(self.files(false)?, self.wanted(at, false))?;
         let floor = Floor { first_needed: at, ..Floor::default() };
-        let analysis = Analysis::of(&scan, floor, self.epoch);
+        let analysis = Analysis::of(&scan, floor);
         match analysis.refused {
             Some(LogError::Damaged { .. }) | None => {}
             Some(refused) => return Err(refused),

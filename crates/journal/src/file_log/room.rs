@@ -62,7 +62,8 @@ pub(super) struct Room {
     due: Arc<AtomicBool>,
     /// Set when the writer goes, so that preparing ends soon.
     closing: AtomicBool,
-    _lock: Box<dyn FsLock>,
+    /// None before the log is settled, if it is new.
+    lock: Mutex<Option<Box<dyn FsLock>>>,
 }
 
 #[derive(Debug)]
@@ -78,7 +79,7 @@ impl Room {
         fs: Arc<dyn Fs>,
         dir: PathBuf,
         options: FileLogOptions,
-        lock: Box<dyn FsLock>,
+        lock: Option<Box<dyn FsLock>>,
         all: &[Arc<LogFile>],
         free: Vec<Arc<LogFile>>,
     ) -> Self {
@@ -94,12 +95,17 @@ impl Room {
             }),
             due: Arc::new(AtomicBool::new(false)),
             closing: AtomicBool::new(false),
-            _lock: lock,
+            lock: Mutex::new(lock),
         }
     }
 
     pub(super) fn options(&self) -> FileLogOptions {
         self.options
+    }
+
+    /// Keeps the log locked for as long as this lives.
+    pub(super) fn hold(&self, lock: Box<dyn FsLock>) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
     }
 
     pub(super) fn close(&self) {

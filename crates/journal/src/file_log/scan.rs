@@ -14,18 +14,21 @@
 //! The last frame of all has no follower to vouch for it: if it is broken, that looks
 //! like a torn end, and is told as one.
 //!
-//! Most of a log is dead, and who opens it waits. So a [`Purpose`] says what is looked at:
+//! Messages lie in the files too, so a client can put bytes at the beginning of a block that
+//! look like a frame. Three things keep them from being one: a frame that is whole is passed
+//! over as a whole, dead or alive; what counts has the store's secret; and where version 1
+//! wrote frames without one, only those count that are reached from the beginning of their
+//! file by number, term and link, which nobody could know when the message was sent.
 //!
-//! - a file whose first frame is older than the last frame that is not needed, which is in
-//!   another file, was left before that one was written, and a file with the mark of a
-//!   new one was never used: neither is read. The writer keeps this true by flushing the
-//!   first frame of a file before it writes a second one, so the first block never tells of
-//!   an earlier life than the blocks behind it;
-//! - of a dead frame only the first bytes of each block are looked at, for what may have
-//!   been written over it;
-//! - what is needed is kept, so that it is read once.
+//! Most of a log is dead, and who opens it waits. So a file whose first frame is older than
+//! the last frame that is not needed, which is in another file, was left before that one was
+//! written, and a file with the mark of a new one was never used: neither is read. The writer
+//! keeps this true by flushing the first frame of a file before it writes a second one, so the
+//! first block never tells of an earlier life than the blocks behind it. What is needed is
+//! kept, so that it is read once.
 //!
-//! Nothing is written here, so the doctor can examine a log that somebody uses.
+//! Nothing is written here, so the doctor can examine a log that somebody uses; and it sees
+//! what opening sees, since there is one way to look.
 
 use std::{io, sync::Arc};
 
@@ -33,35 +36,29 @@ use bytes::Bytes;
 
 use super::{LogFile, io_error};
 use crate::{
-    frame::{self, BLOCK_BYTES, HEADER_BYTES, Header, Parsed, UNUSED, VERSION},
+    frame::{self, BLOCK_BYTES, FrameMarks, HEADER_BYTES, Header, Parsed, UNUSED, VERSION},
     fs::FsFile,
-    log::{Floor, LogError, Lsn, Torn},
+    log::{Floor, LogError, Lsn, TERM_MAX, Torn},
 };
 
 /// How much is read at once: large enough that calls cost nothing, small enough to stay
 /// in the cache until its checksum is made.
 const WINDOW_BYTES: usize = 256 * 1024;
 
-/// Why a log is read.
+/// What is looked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Purpose {
-    /// To say all about every file.
-    Examine,
-    /// To go on with it from this frame.
-    Open(Lsn),
+pub(super) struct Wanted {
+    pub(super) marks: FrameMarks,
+    /// The first frame that is needed.
+    pub(super) first: Lsn,
+    /// Whether the payloads of these are wanted.
+    pub(super) payloads: bool,
 }
 
-impl Purpose {
+impl Wanted {
     /// The last frame that is not needed, to which the first that is has to link.
-    fn anchor(self) -> Lsn {
-        match self {
-            Self::Examine => Lsn::NONE,
-            Self::Open(first) => first.before(),
-        }
-    }
-
-    fn keeps(self, lsn: Lsn) -> bool {
-        matches!(self, Self::Open(first) if lsn >= first)
+    fn anchor(&self) -> Lsn {
+        self.first.before()
     }
 }
 
@@ -74,7 +71,10 @@ pub(super) struct Found {
     pub(super) header: Header,
     /// The CRC of its header, to which its successor links.
     pub(super) crc: u32,
-    /// Whether the payload is right too, as far as it was looked at.
+    /// Whether only this store can have written it. If not, it may be the inside of a message,
+    /// and its payload was not looked at.
+    pub(super) trusted: bool,
+    /// Whether the payload is right too.
     pub(super) whole: bool,
     /// The payload, if it is right and needed.
     pub(super) payload: Option<Bytes>,
@@ -97,8 +97,9 @@ struct Stray {
 #[derive(Debug)]
 enum StrayKind {
     Broken,
-    Version(u16),
-    OtherStore(u64),
+    /// Another version, and whether it has the secret.
+    Version(u16, bool),
+    OtherStore,
 }
 
 /// All that was found.
@@ -110,27 +111,23 @@ pub(super) struct Scan {
     strays: Vec<Stray>,
 }
 
-/// Reads the files, or as many as the purpose needs.
-pub(super) fn scan(
-    files: Vec<Arc<LogFile>>,
-    epoch: u64,
-    purpose: Purpose,
-) -> Result<Scan, LogError> {
+/// Reads the files, or as many as are needed.
+pub(super) fn scan(files: Vec<Arc<LogFile>>, wanted: Wanted) -> Result<Scan, LogError> {
     let mut scan = Scan { files: Vec::new(), found: Vec::new(), strays: Vec::new() };
     let mut memory = vec![0; WINDOW_BYTES + BLOCK_BYTES as usize];
     let mut read = |indexes: &[usize], scan: &mut Scan| -> Result<(), LogError> {
         for &index in indexes {
             let file = &files[index];
             let mut window = Window::new(file, &mut memory);
-            let done = scan_file(&mut window, index, (epoch, purpose), scan);
+            let done = scan_file(&mut window, index, &wanted, scan);
             done.map_err(|source| io_error("read", &file.name(), source))?;
         }
         Ok(())
     };
-    let (needed, left) = share_out(&files, epoch, purpose.anchor())?;
+    let (needed, left) = share_out(&files, &wanted)?;
     read(&needed, &mut scan)?;
     // Without it nothing is certain of the others.
-    if scan.found.iter().all(|found| found.header.lsn != purpose.anchor() || !found.whole) {
+    if scan.found.iter().all(|found| found.header.lsn != wanted.anchor() || !found.whole) {
         read(&left, &mut scan)?;
     }
     scan.files = files;
@@ -142,15 +139,15 @@ pub(super) fn scan(
 /// Which files have to be read, and which need not be if the anchor is found in those.
 fn share_out(
     files: &[Arc<LogFile>],
-    epoch: u64,
-    anchor: Lsn,
+    wanted: &Wanted,
 ) -> Result<(Vec<usize>, Vec<usize>), LogError> {
     let mut firsts = Vec::with_capacity(files.len());
     for file in files {
-        let first = first_in(file, epoch);
+        let first = first_in(file, &wanted.marks);
         firsts.push(first.map_err(|source| io_error("read", &file.name(), source))?);
     }
     // The anchor is in the last file that begins before it.
+    let anchor = wanted.anchor();
     let with_anchor = firsts.iter().flatten().filter(|&&first| first <= anchor).max().copied();
     let is_left = |index: &usize| firsts[*index].is_some() && firsts[*index] < with_anchor;
     let (left, needed) = (0..files.len()).partition(is_left);
@@ -158,15 +155,17 @@ fn share_out(
 }
 
 /// The first frame in a file, [`Lsn::NONE`] if it was never used; nothing if that cannot be
-/// told.
-fn first_in(file: &LogFile, epoch: u64) -> io::Result<Option<Lsn>> {
+/// told. No message can lie there.
+fn first_in(file: &LogFile, marks: &FrameMarks) -> io::Result<Option<Lsn>> {
     if file.bytes == 0 {
         return Ok(None);
     }
     let mut start = [0; HEADER_BYTES];
     file.file.read_exact_at(&mut start, 0)?;
-    Ok(match frame::parse(&start, epoch) {
-        Parsed::Header(header, _) if header.epoch == epoch => Some(header.lsn),
+    Ok(match frame::parse(&start, marks) {
+        Parsed::Header(header, _) if marks.proves(&header) || marks.allows(&header) => {
+            Some(header.lsn)
+        }
         _ if start.starts_with(UNUSED) => Some(Lsn::NONE),
         _ => None,
     })
@@ -175,37 +174,51 @@ fn first_in(file: &LogFile, epoch: u64) -> io::Result<Option<Lsn>> {
 fn scan_file(
     window: &mut Window<'_>,
     file: usize,
-    (epoch, purpose): (u64, Purpose),
+    wanted: &Wanted,
     scan: &mut Scan,
 ) -> io::Result<()> {
+    let marks = &wanted.marks;
+    // The last frame that is reached from the beginning of the file.
+    let mut last: Option<(u64, Header, u32)> = None;
     let mut offset = 0;
     while offset < window.bytes {
-        let parsed = frame::parse(window.at(offset)?, epoch);
+        let parsed = frame::parse(window.at(offset)?, marks);
         let mut stray = |kind| scan.strays.push(Stray { file, offset, kind });
         match parsed {
             Parsed::Nothing => {}
             Parsed::Broken => stray(StrayKind::Broken),
-            Parsed::Version(found) => stray(StrayKind::Version(found)),
-            Parsed::Header(header, _) if header.epoch != epoch => {
-                stray(StrayKind::OtherStore(header.epoch));
-            }
-            Parsed::Header(header, crc) => {
-                let mut found = Found { file, offset, header, crc, whole: false, payload: None };
-                if header.lsn >= purpose.anchor() {
-                    let mut payload = purpose.keeps(header.lsn).then(|| Payload::new(&header));
-                    found.whole = window.payload_is_right(offset, &header, payload.as_mut())?;
-                    found.payload = payload.filter(|_| found.whole).map(Payload::finish);
+            Parsed::Version(found, proved) => stray(StrayKind::Version(found, proved)),
+            Parsed::Header(header, crc) if marks.proves(&header) || marks.allows(&header) => {
+                let is_next = |(end, before, link): (u64, Header, u32)| {
+                    end == offset
+                        && header.link == link
+                        && header.term >= before.term
+                        && header.lsn.0.checked_sub(1) == Some(before.lsn.0)
+                };
+                let reached = offset == 0 || last.is_some_and(is_next);
+                let trusted = reached || marks.proves(&header);
+                let (mut whole, mut payload) = (false, None);
+                if trusted {
+                    let keeps = wanted.payloads && header.lsn >= wanted.first;
+                    let mut copy = keeps.then(|| Payload::new(&header));
+                    whole = window.payload_is_right(offset, &header, copy.as_mut())?;
+                    payload = copy.filter(|_| whole).map(Payload::finish);
                 }
+                let found = Found { file, offset, header, crc, trusted, whole, payload };
                 let end = found.end();
-                let whole = found.whole;
                 scan.found.push(found);
+                if reached {
+                    last = Some((end, header, crc));
+                }
                 if whole {
                     offset = end;
                     continue;
                 }
-                // What looks like its inside may be frames written over it, so each block
-                // is looked at.
+                // Frames that were flushed may lie behind it, so each block is looked at.
             }
+            // Dead since the store has its secret, or the inside of a message.
+            Parsed::Header(header, _) if header.mark == marks.public => {}
+            Parsed::Header(..) => stray(StrayKind::OtherStore),
         }
         offset += BLOCK_BYTES;
     }
@@ -323,7 +336,7 @@ pub(super) struct Analysis {
 }
 
 impl Analysis {
-    pub(super) fn of(scan: &Scan, floor: Floor, epoch: u64) -> Self {
+    pub(super) fn of(scan: &Scan, floor: Floor) -> Self {
         let first = floor.first_needed.max(Lsn::FIRST);
         let anchor = scan.with_lsn(first.before()).find(|f| f.whole).cloned();
         let mut live = Vec::new();
@@ -335,12 +348,14 @@ impl Analysis {
                     found.header.term >= last.header.term && found.header.link == last.crc
                 })
         };
-        while let Some(found) = scan.with_lsn(next).find(|found| follows(found, last)) {
+        while next <= Lsn::MAX
+            && let Some(found) = scan.with_lsn(next).find(|found| follows(found, last))
+        {
             live.push(found.clone());
             last = Some(found);
             next = next.next();
         }
-        let terms = scan.found.iter().map(|found| found.header.term);
+        let terms = scan.found.iter().filter(|found| found.trusted).map(|f| f.header.term);
         let known = live.iter().map(|found| found.header.flushed);
         let mut analysis = Self {
             term: terms.max().unwrap_or(0).max(floor.term),
@@ -352,8 +367,10 @@ impl Analysis {
             torn: None,
             refused: None,
         };
-        analysis.refused =
-            scan.refusal(analysis.place_of_next(), epoch).or_else(|| analysis.damage(scan));
+        analysis.refused = scan
+            .refusal(analysis.place_of_next())
+            .or_else(|| scan.impossible())
+            .or_else(|| analysis.damage(scan));
         if analysis.refused.is_none() {
             analysis.torn = analysis.torn_end(scan);
         }
@@ -371,7 +388,17 @@ impl Analysis {
     }
 
     fn damage(&self, scan: &Scan) -> Option<LogError> {
-        let proves = |f: &&Found| f.header.lsn > self.next && f.header.flushed >= self.next;
+        let expected = self.place_of_next();
+        // Of those that a client may have forged only one counts that can be what was written
+        // behind the last frame: better to ask the doctor once than to lose what was flushed.
+        let counts = |f: &Found| {
+            let behind = |(file, offset)| f.file == file && f.offset >= offset;
+            let blocks = scan.files.iter().map(|file| file.bytes / BLOCK_BYTES).sum::<u64>();
+            let near = f.header.lsn.0 - self.next.0 <= blocks;
+            f.trusted || (near && expected.is_none_or(behind))
+        };
+        let proves =
+            |f: &&Found| f.header.lsn > self.next && f.header.flushed >= self.next && counts(f);
         let proof = scan.found.iter().find(proves)?;
         let broken = scan.with_lsn(self.next).next();
         let place = match (broken, self.place_of_next()) {
@@ -426,20 +453,35 @@ impl Scan {
         self.strays.iter().any(|stray| here(stray) && broken(stray))
     }
 
+    /// A frame with numbers that no log ever reaches. Going on from them would wrap.
+    fn impossible(&self) -> Option<LogError> {
+        let beyond = |f: &&Found| {
+            let Header { lsn, term, flushed, .. } = f.header;
+            f.trusted && (lsn > Lsn::MAX || term > TERM_MAX || flushed > Lsn::MAX)
+        };
+        let found = self.found.iter().find(beyond)?;
+        Some(LogError::Damaged {
+            place: self.place(found.file, found.offset),
+            lsn: found.header.lsn,
+            why: format!("no log has a frame with such numbers (term {})", found.header.term),
+        })
+    }
+
     /// Frames of another version or store, where only a frame can be: at the beginning of
-    /// a file and behind the last frame. Elsewhere they are the inside of a message.
-    fn refusal(&self, expected: Option<(usize, u64)>, epoch: u64) -> Option<LogError> {
-        let counts = |s: &&Stray| s.offset == 0 || Some((s.file, s.offset)) == expected;
-        self.strays.iter().filter(counts).find_map(|stray| {
-            let place = self.place(stray.file, stray.offset);
+    /// a file, and, with the secret, behind the last frame. Elsewhere they are the inside of a
+    /// message.
+    fn refusal(&self, expected: Option<(usize, u64)>) -> Option<LogError> {
+        self.strays.iter().find_map(|stray| {
+            let place = || self.place(stray.file, stray.offset);
+            let is_next = Some((stray.file, stray.offset)) == expected;
             match stray.kind {
-                StrayKind::Broken => None,
-                StrayKind::Version(found) => {
-                    Some(LogError::Version { place, found, known: VERSION })
+                StrayKind::Version(found, proved) if stray.offset == 0 || (proved && is_next) => {
+                    Some(LogError::Version { place: place(), found, known: VERSION })
                 }
-                StrayKind::OtherStore(found) => {
-                    Some(LogError::OtherStore { place, found, known: epoch })
+                StrayKind::OtherStore if stray.offset == 0 => {
+                    Some(LogError::OtherStore { place: place() })
                 }
+                _ => None,
             }
         })
     }

@@ -1,6 +1,7 @@
 //! What only a log in files can show: crashes, damage, full disks, recycled files.
 
 mod crashes;
+mod forged;
 
 use std::{
     io::ErrorKind,
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use super::*;
 use crate::{
     faulty::{CrashKind, FaultyFs, Times},
-    frame::{Header, with_version},
+    frame::{Header, Secret, with_version},
     log::{AppendError, LogWriter},
 };
 
@@ -23,12 +24,21 @@ const BLOCK: u64 = BLOCK_BYTES;
 const FOUR_BLOCKS: FileLogOptions =
     FileLogOptions { first_file_bytes: 4 * BLOCK, file_bytes_max: 4 * BLOCK };
 
+fn marks() -> FrameMarks {
+    FrameMarks::secret(Secret::new(EPOCH))
+}
+
 fn log(fs: &FaultyFs) -> FileLog {
-    FileLog::new(Arc::new(fs.clone()), "/log".into(), EPOCH, FOUR_BLOCKS)
+    FileLog::new(Arc::new(fs.clone()), "/log".into(), marks(), FOUR_BLOCKS)
 }
 
 fn take_over(fs: &FaultyFs, first_needed: u64) -> Result<TakeOver, LogError> {
-    log(fs).take_over(floor(first_needed))
+    settled(log(fs).take_over(floor(first_needed))?)
+}
+
+fn settled(mut taken: TakeOver) -> Result<TakeOver, LogError> {
+    taken.writer.settle()?;
+    Ok(taken)
 }
 
 fn floor(first_needed: u64) -> Floor {
@@ -430,7 +440,7 @@ fn what_is_known_to_be_flushed_is_not_written_again() {
     for (flushed, again) in [(3, 0), (1, 2), (0, 3)] {
         let writes = fs.writes();
         let floor = Floor { flushed: Lsn(flushed), ..floor(1) };
-        let mut taken = log(&fs).take_over(floor).expect("take over");
+        let mut taken = settled(log(&fs).take_over(floor).expect("take over")).expect("settled");
         assert_eq!((fs.writes() - writes, letters(&mut taken).as_str()), (again, "abc"));
     }
 }
@@ -469,12 +479,18 @@ fn other_version_is_refused_wherever_a_frame_can_be() {
 #[test]
 fn log_of_another_store_is_refused() {
     let fs = log_of("abc");
-    let other = FileLog::new(Arc::new(fs.clone()), "/log".into(), 0xbad, FOUR_BLOCKS);
+    let other = FileLog::new(
+        Arc::new(fs.clone()),
+        "/log".into(),
+        FrameMarks::secret(Secret::new(0xbad)),
+        FOUR_BLOCKS,
+    );
     let refused = other.take_over(floor(1)).expect_err("another store");
     assert!(
-        matches!(refused, LogError::OtherStore { found: EPOCH, known: 0xbad, .. }),
+        matches!(&refused, LogError::OtherStore { place } if place.contains("00000001.log")),
         "{refused}"
     );
+    assert!(!refused.to_string().contains("5eed"), "secrets are not printed: {refused}");
     let refused = other.cut(Lsn(1)).expect_err("another store");
     assert!(matches!(refused, LogError::OtherStore { .. }), "{refused}");
     assert_eq!(replayed(&fs, 1), "abc");
@@ -490,7 +506,7 @@ fn message_that_looks_like_a_frame_of_another_store_is_just_bytes() {
         lsn: Lsn(9),
         term: 9,
         flushed: Lsn(8),
-        epoch: 0xbad,
+        mark: 0xbad,
         link: 0,
     };
     let mut body = frame("b", 2).to_vec();
@@ -537,8 +553,8 @@ fn a_file_system_that_wants_no_zeros_past_its_cache_gets_them_through_it() {
 fn small_log() -> (FaultyFs, TakeOver) {
     let options = FileLogOptions { first_file_bytes: 2 * BLOCK, file_bytes_max: 16 * BLOCK };
     let fs = FaultyFs::new(1);
-    let log = FileLog::new(Arc::new(fs.clone()), "/log".into(), EPOCH, options);
-    (fs, log.take_over(floor(1)).expect("new log"))
+    let log = FileLog::new(Arc::new(fs.clone()), "/log".into(), marks(), options);
+    (fs, settled(log.take_over(floor(1)).expect("new log")).expect("settled"))
 }
 
 /// How many blocks each file has.
@@ -568,7 +584,7 @@ fn frame_flushed_in_one_step_takes_those_before_it_along() {
         for seed in 0..20 {
             let fs = FaultyFs::new(seed);
             let options = FileLogOptions { file_bytes_max: 32 * BLOCK, ..FOUR_BLOCKS };
-            let log = FileLog::new(Arc::new(fs.clone()), "/log".into(), EPOCH, options);
+            let log = FileLog::new(Arc::new(fs.clone()), "/log".into(), marks(), options);
             let mut taken = log.take_over(floor(1)).expect("new log");
             before.chars().for_each(|_| append(&mut *taken.writer, "a"));
             let next = taken.writer.next();

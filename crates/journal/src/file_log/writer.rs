@@ -18,13 +18,13 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    LogFile,
+    LogFile, Unsettled,
     room::{Preparer, Room, zeros},
 };
 use crate::{
-    frame::{BLOCK_BYTES, HEADER_BYTES, Header, extent},
+    frame::{BLOCK_BYTES, HEADER_BYTES, Header, Secret, extent},
     fs::{is_full, is_read_only},
-    log::{AppendError, LogWriter, Lsn, Prepare},
+    log::{AppendError, LogError, LogWriter, Lsn, Prepare},
     pages::Pages,
 };
 
@@ -42,7 +42,8 @@ pub(super) struct Used {
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) room: Arc<Room>,
-    pub(super) epoch: u64,
+    /// What its frames carry.
+    pub(super) secret: Secret,
     pub(super) term: u64,
     pub(super) next: Lsn,
     pub(super) flushed: Lsn,
@@ -62,6 +63,8 @@ pub(super) struct Writer {
     pub(super) pages: Pages,
     /// Set by a failure after which nobody knows what the files hold.
     pub(super) failed: bool,
+    /// What taking over found and was not acted on yet.
+    pub(super) unsettled: Option<Unsettled>,
 }
 
 impl Writer {
@@ -120,6 +123,7 @@ impl Writer {
     /// Writes a frame at its place; `durable`, so that it needs no flush, or not.
     fn write(&mut self, at: Lsn, frame: &Bytes, durable: bool) -> Result<(), AppendError> {
         self.alive()?;
+        self.settle().map_err(|error| self.fail(io::Error::other(error)))?;
         if at != self.next {
             return Err(AppendError::WrongPlace { next: self.next });
         }
@@ -140,7 +144,7 @@ impl Writer {
             lsn: at,
             term: self.term,
             flushed: self.flushed,
-            epoch: self.epoch,
+            mark: self.secret.0,
             link: self.link,
         };
         let (head, crc) = header.encode();
@@ -187,6 +191,16 @@ impl LogWriter for Writer {
 
     fn frame_bytes_max(&self) -> usize {
         self.room.options().frame_bytes_max()
+    }
+
+    fn settle(&mut self) -> Result<(), LogError> {
+        if let Some(unsettled) = &self.unsettled {
+            if let Some(lock) = unsettled.settle()? {
+                self.room.hold(lock);
+            }
+            self.unsettled = None;
+        }
+        Ok(())
     }
 
     fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {

@@ -23,7 +23,7 @@ use gapless_journal::fs::Fs;
 use gapless_journal::layout::{BLOBS_FOLDER, Folder, LOG_FOLDER};
 use gapless_journal::{
     BeginError, ItemWriter, Journal, JournalOptions, Lsn, OpenError, Opened, Parts, PatternReader,
-    Policy, ReadError, Recover, Sink, State, TailRead, Ticket, checksum,
+    Policy, ReadError, Recover, Secret, Sink, State, TailRead, Ticket, checksum,
 };
 
 pub const FLUSHED: Durability = Durability::Flushed;
@@ -40,6 +40,13 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 /// Files so small that a few frames cross from one to the next.
 pub const SMALL_LOG: FileLogOptions =
     FileLogOptions { first_file_bytes: 64 * 1024, file_bytes_max: 256 * 1024 };
+
+/// Epoch and secret of new stores.
+pub const EPOCH: Epoch = Epoch(0xfeed_beef);
+
+pub fn new_store() -> (Epoch, Secret) {
+    (EPOCH, Secret::new(0x5ec2_e7ed_0f0f_1234))
+}
 
 pub fn root() -> PathBuf {
     PathBuf::from("/store")
@@ -186,7 +193,7 @@ pub fn try_open_with(
 ) -> Result<Store, OpenError> {
     let began = Instant::now();
     let monotonic = Arc::new(move || began.elapsed());
-    try_open_parts(folder.parts(Epoch(0xfeed_beef), monotonic, flusher_thread)?, options)
+    try_open_parts(folder.parts(new_store(), monotonic, flusher_thread)?, options)
 }
 
 pub fn try_open_parts(parts: Parts, options: JournalOptions) -> Result<Store, OpenError> {

@@ -72,13 +72,14 @@ impl Life {
 
     fn log(&self) -> FileLog {
         let options = FileLogOptions { first_file_bytes: 4 * BLOCK, file_bytes_max: 16 * BLOCK };
-        FileLog::new(Arc::new(self.fs.clone()), "/log".into(), EPOCH, options)
+        FileLog::new(Arc::new(self.fs.clone()), "/log".into(), marks(), options)
     }
 
     /// Opens, checks what is there against what is owed, and takes it as the truth.
     fn open(&mut self, promised: usize) {
         drop(self.taken.take());
-        let mut taken = self.log().take_over(floor(self.floor)).expect("nothing is damaged");
+        let taken = self.log().take_over(floor(self.floor)).expect("nothing is damaged");
+        let mut taken = settled(taken).expect("settled");
         self.frames.extend(self.maybe.take());
         let mut next = self.floor;
         let done = taken.reader.replay(Lsn(self.floor), &mut |lsn, frame| {
@@ -161,7 +162,7 @@ impl Life {
                 // Nobody hears of a flush by this one, so what is owed stays as it was.
                 self.fs.crash(CrashKind::Power);
                 self.fs.crash_after_writes(nth);
-                drop(self.log().take_over(floor(self.floor)));
+                drop(self.log().take_over(floor(self.floor)).and_then(settled));
                 self.fs.crash(kind);
                 self.open(self.flushed);
             }
