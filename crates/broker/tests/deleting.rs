@@ -16,7 +16,7 @@ use gapless_core::{
 };
 use gapless_journal::faulty::CrashKind;
 use gapless_journal::layout::Folder;
-use gapless_journal::{Journal, JournalOptions, Lsn, Recover};
+use gapless_journal::{Journal, JournalOptions, Lsn, Recover, Secret};
 
 const LEASE_MS: u64 = 1_000;
 
@@ -135,7 +135,7 @@ impl Recover for Anything {
 
 /// Appends an entry to the log of a closed store, as an earlier version may have.
 fn append(world: &World, header: EntryHeader, body: &[u8]) {
-    let parts = folder(world).parts(Epoch(1), Arc::new(|| Duration::ZERO), false);
+    let parts = folder(world).parts((Epoch(1), Secret::new(1)), Arc::new(|| Duration::ZERO), false);
     let parts = parts.expect("the store is closed");
     let (journal, _) =
         Journal::open(parts, JournalOptions::small(), &mut Anything).expect("the store opens");

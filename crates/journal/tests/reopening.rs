@@ -331,7 +331,7 @@ fn l4_swapped_and_copied_manifests_are_named_as_such() {
     let fs = settled_store(7);
     let (_, newer) = swap(&fs, true);
     let store = open(&fs);
-    let (name, why) = store.opened.passed_over.clone().expect("told");
+    let (name, why) = store.opened.passed_over.expect("told");
     assert!(name == newer && why.contains("renamed or copied"), "{why}");
 }
 
@@ -341,9 +341,8 @@ fn c3_no_store_is_created_where_files_of_one_lie_and_nothing_is_touched() {
     let log = |path: &str| path.ends_with(".log");
     let blob = |path: &str| path.contains("segment-") || path.contains("checkpoint-");
     // What is left of a store without its manifests.
-    let cases: [(&str, &dyn Fn(&str) -> bool); 3] =
-        [("all", &all), ("log", &log), ("blobs", &blob)];
-    for (which, stays) in cases {
+    type Stays = fn(&str) -> bool;
+    for (which, stays) in [("all", all as Stays), ("log", log), ("blobs", blob)] {
         let whole = settled_store(16);
         let fs = FaultyFs::new(1);
         for (path, _) in whole.files() {
@@ -471,22 +470,23 @@ fn every_refusal_leaves_the_folder_as_it_was_and_positions_do_not_jump() {
 /// Where in the first log file the first frame is that has to be replayed.
 fn first_live(fs: &FaultyFs) -> u64 {
     let store = DirBlobs::new(Arc::new(fs.clone()), root().join("blobs"));
-    let from = Manifest::newest(&store).unwrap().unwrap().replay_from.0;
-    let bytes = fs.dump(&log_files(fs)[0]).unwrap();
+    let from = Manifest::newest(&store).expect("read").expect("a manifest").replay_from.0;
+    let bytes = fs.dump(&log_files(fs)[0]).expect("a log file");
     let starts = (0..bytes.len()).step_by(4096);
     let is_it = |at: &usize| {
         bytes[*at..].starts_with(b"gaplessF") && bytes[at + 24..at + 32] == from.to_le_bytes()
     };
-    starts.filter(is_it).last().expect("it is in the first file") as u64
+    starts.rev().find(is_it).expect("it is in the first file") as u64
 }
 
 /// Gives the first entry of a frame another seq, with checksums that fit; the frames behind
 /// it no longer link to it, so it is the last one.
 fn break_entry(fs: &FaultyFs, at: u64) {
     let path = log_files(fs).remove(0);
-    let bytes = fs.dump(&path).unwrap();
+    let bytes = fs.dump(&path).expect("a log file");
     let at = at as usize;
-    let length = u32::from_le_bytes(bytes[at + 20..at + 24].try_into().unwrap()) as usize;
+    let length = bytes[at + 20..at + 24].try_into().expect("four bytes");
+    let length = u32::from_le_bytes(length) as usize;
     let mut frame = bytes[at..at + 64 + length].to_vec();
     frame[64 + 24] ^= 0x40;
     let entry = gapless_journal::checksum(&frame[64 + 8..64 + 64]);
