@@ -241,7 +241,7 @@ impl Inner {
 
     /// The deletion of a topic is flushed.
     pub(crate) fn deleted(&self, cell: &Cell) {
-        self.metrics.topics.set(self.topics.len() as f64);
+        self.metrics.topics.set(self.topics.users() as f64);
         self.emit("topic.deleted", &[("topic", cell.name.as_str().into())]);
         self.journal.note_dead();
     }
@@ -305,7 +305,7 @@ impl Inner {
         let ticket = self.write_settings(&cell, settings)?;
         self.topics.insert(Arc::clone(&cell));
         drop(registering);
-        self.metrics.topics.set(self.topics.len() as f64);
+        self.metrics.topics.set(self.topics.users() as f64);
         self.emit("topic.created", &[("topic", name.as_str().into())]);
         Ok((cell, ticket))
     }

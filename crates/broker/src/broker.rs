@@ -135,8 +135,6 @@ pub(crate) struct Inner {
     pub(crate) keeping: Mutex<()>,
     closed: AtomicBool,
     pub(crate) failure_told: AtomicBool,
-    /// When metrics of groups were last made.
-    pub(crate) groups_measured: AtomicU64,
     opened: Opened,
     /// How many publishes there were.
     pub(crate) published: AtomicU64,
@@ -199,11 +197,10 @@ impl Broker {
             keeping: Mutex::new(()),
             closed: AtomicBool::new(false),
             failure_told: AtomicBool::new(false),
-            groups_measured: AtomicU64::new(0),
             opened,
             published: AtomicU64::new(0),
         });
-        inner.metrics.topics.set(inner.topics.len() as f64);
+        inner.metrics.topics.set(inner.topics.users() as f64);
         if options.threads {
             inner.keeper.start(&inner).map_err(BrokerOpenError::Thread)?;
         }

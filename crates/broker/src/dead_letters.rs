@@ -273,7 +273,6 @@ impl Inner {
         let mut state = group.lock();
         state.totals.buried += u64::from(count);
         drop(state);
-        self.metrics.group_buried.increment(u64::from(count));
         let fields = [("group", group.name.as_str().into()), ("count", count.into())];
         self.emit("group.dead", &fields);
         Ok(())

@@ -260,7 +260,6 @@ impl Inner {
             Effect::Expired { member, count } => {
                 state.voided += 1;
                 state.totals.expired += count;
-                self.metrics.group_expired.increment(count);
                 let member = state.members.get(&member).map_or("", |member| &member.name);
                 let fields =
                     [("group", name()), ("member", member.into()), ("count", count.into())];

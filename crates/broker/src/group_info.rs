@@ -1,6 +1,5 @@
 //! How a group stands, in numbers and in words.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gapless_core::group::{Counts, Group};
@@ -11,10 +10,6 @@ use crate::dead_letters::dead_name;
 use crate::delivery::GapNotice;
 use crate::group::{GroupCell, GroupState, notice};
 
-/// How often metrics of groups are made.
-const MEASURE_EVERY: Duration = Duration::from_secs(1);
-/// Groups measured in one go; with more, they come by turns.
-const MEASURED_AT_ONCE: usize = 1000;
 /// Topics whose lag is counted one by one; with more, it is an upper bound.
 const COUNTED_TOPICS_MAX: usize = 1000;
 
@@ -148,30 +143,6 @@ impl Inner {
             to.min(next.0 - 1).saturating_add(1).saturating_sub(from.max(first.0))
         });
         next.distance(first).saturating_sub(ended.sum())
-    }
-
-    /// Tells the metrics how every group stands, once in a while: it takes looks into topics.
-    pub(crate) fn measure_groups_now_and_then(&self, now: Timestamp) {
-        let last = Timestamp(self.groups_measured.load(Ordering::Relaxed));
-        if now.since(last) < MEASURE_EVERY && last <= now {
-            return;
-        }
-        self.groups_measured.store(now.0, Ordering::Relaxed);
-        for group in self.groups.next_few(MEASURED_AT_ONCE) {
-            let info = self.group_info(&group);
-            let age = info.oldest_age.unwrap_or_default().as_secs_f64();
-            self.metrics.group(
-                info.name.as_str(),
-                &[
-                    ("gapless_group_lag", info.lag as f64),
-                    ("gapless_group_in_flight", info.counts.in_flight as f64),
-                    ("gapless_group_parked", info.counts.parked as f64),
-                    ("gapless_group_oldest_seconds", age),
-                    ("gapless_group_dead_letters", info.dead_letters as f64),
-                    ("gapless_group_members", info.members.len() as f64),
-                ],
-            );
-        }
     }
 }
 

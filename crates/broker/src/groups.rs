@@ -1,7 +1,6 @@
 //! Name to group, number to group, and when the next one has something to do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use gapless_core::{Timestamp, TopicId, TopicName};
@@ -15,8 +14,6 @@ pub(crate) struct Groups {
     maps: RwLock<Maps>,
     /// When to look at which group; a look may be in vain, but is never too late.
     deadlines: Mutex<BTreeSet<(Timestamp, TopicId)>>,
-    /// The last whose turn it was, where not all are looked at together.
-    turn: Mutex<Option<TopicName>>,
 }
 
 #[derive(Default)]
@@ -49,18 +46,6 @@ impl Groups {
     /// All groups, by name.
     pub(crate) fn all(&self) -> Vec<Arc<GroupCell>> {
         self.read(|maps| maps.by_name.values().cloned().collect())
-    }
-
-    /// The next groups by name, at most so many; after the last it begins anew.
-    pub(crate) fn next_few(&self, max: usize) -> Vec<Arc<GroupCell>> {
-        let mut turn = lock(&self.turn);
-        let after = turn.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let few: Vec<Arc<GroupCell>> = self.read(|maps| {
-            let groups = maps.by_name.range::<TopicName, _>((after, Bound::Unbounded));
-            groups.take(max).map(|(_, group)| Arc::clone(group)).collect()
-        });
-        *turn = few.last().filter(|_| few.len() == max).map(|group| group.name.clone());
-        few
     }
 
     pub(crate) fn insert(&self, group: Arc<GroupCell>) {
@@ -132,15 +117,5 @@ mod tests {
         assert_eq!(groups.next_due(), Some(Timestamp(20)));
         assert_eq!(names(&groups.take_due(Timestamp(30))), ["g2"]);
         assert_eq!(groups.next_due(), None);
-    }
-
-    #[test]
-    fn a_few_at_a_time_every_group_has_its_turn() {
-        let groups = groups(5);
-        assert_eq!(names(&groups.next_few(2)), ["g1", "g2"]);
-        assert_eq!(names(&groups.next_few(2)), ["g3", "g4"]);
-        assert_eq!(names(&groups.next_few(2)), ["g5"]);
-        assert_eq!(names(&groups.next_few(9)), ["g1", "g2", "g3", "g4", "g5"]);
-        assert_eq!(names(&groups.next_few(2)), ["g1", "g2"]);
     }
 }

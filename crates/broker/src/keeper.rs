@@ -112,7 +112,6 @@ impl Inner {
         {
             self.emit("journal.failed", &[("why", failure.to_string().into())]);
         }
-        self.measure_groups_now_and_then(now);
         self.metrics.delayed.set(self.delayed_len() as f64);
         self.metrics.journal(&self.journal.stats());
     }

@@ -79,6 +79,7 @@ pub use group_admin::Join;
 pub use group_info::{GroupDoing, GroupInfo, MemberInfo};
 pub use limits::Limits;
 pub use member::{AckOutcome, Acking, Extended, Handed, Leased, Member, MemberHandle};
+pub use metrics::ACK_SECONDS_BUCKETS;
 pub use publish::{Atomic, Publishing};
 pub use recover::rehearse;
 pub use subscription::{From, SubscriberInfo, SubscriberState, Subscription};

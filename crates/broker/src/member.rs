@@ -282,10 +282,8 @@ impl Inner {
     ) {
         if acks {
             state.totals.acked += taken;
-            self.metrics.group_acked.increment(taken);
         } else {
             state.totals.nacked += taken;
-            self.metrics.group_nacked.increment(taken);
         }
         if taken > 0
             && let Some(waker) = state.members.get_mut(&id).and_then(|each| each.full.take())
@@ -535,8 +533,6 @@ impl Member {
         }
         state.totals.delivered += taken;
         state.totals.redelivered += again;
-        inner.metrics.group_delivered.increment(taken);
-        inner.metrics.group_redelivered.increment(again);
         inner.note_deadline(group, state);
         group.stop_waiting(*id);
         if state.machine.counts().ready > 0 {

@@ -1,10 +1,22 @@
-//! Numbers about the broker, through the `metrics` facade: whoever installs a recorder sees
-//! them. `docs/metrics.md` lists the names; they do not change without notice.
+//! Numbers about the broker, through the `metrics` facade: a recorder that is installed before
+//! the broker opens sees them. `docs/metrics.md` lists the names; they do not change without
+//! notice.
+//!
+//! No label here has values of users: what a topic or a group counts ends with it, and a
+//! recorder would keep it for ever. `/metrics` reads those numbers from the broker instead.
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use gapless_core::{GapReason, RejectReason};
 use gapless_journal::JournalStats;
+
+/// Upper bounds for a histogram of `gapless_ack_seconds`, in seconds: from an ack out of memory
+/// to a disk that hangs.
+pub const ACK_SECONDS_BUCKETS: [f64; 17] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0,
+];
 
 /// The handles, made once.
 pub(crate) struct Metrics {
@@ -20,17 +32,10 @@ pub(crate) struct Metrics {
     pub(crate) recovering: Gauge,
     pub(crate) topics: Gauge,
     pub(crate) delayed: Gauge,
-    pub(crate) group_delivered: Counter,
-    pub(crate) group_redelivered: Counter,
-    pub(crate) group_acked: Counter,
-    pub(crate) group_nacked: Counter,
-    pub(crate) group_expired: Counter,
-    pub(crate) group_buried: Counter,
     pub(crate) ack_seconds: Histogram,
-    journal_bytes: Gauge,
-    journal_frames: Gauge,
-    journal_flushes: Gauge,
-    journal_flush_seconds: Gauge,
+    journal_bytes: Counter,
+    journal_frames: Counter,
+    journal_flushes: Counter,
     tail_bytes: Gauge,
     waiting_bytes: Gauge,
     segments: Gauge,
@@ -39,38 +44,84 @@ pub(crate) struct Metrics {
     full: Gauge,
 }
 
+fn total(name: &'static str, help: &'static str) -> Counter {
+    describe_counter!(name, help);
+    counter!(name)
+}
+
+fn level(name: &'static str, help: &'static str) -> Gauge {
+    describe_gauge!(name, help);
+    gauge!(name)
+}
+
 impl Default for Metrics {
     fn default() -> Self {
+        describe_counter!("gapless_rejected_total", "Publishes refused, by reason.");
+        describe_counter!("gapless_gaps_total", "Gap notices, by reason.");
+        for (_, reason) in GapReason::ALL {
+            counter!("gapless_gaps_total", "reason" => reason.name()).absolute(0);
+        }
+        let ack_seconds = "gapless_ack_seconds";
+        describe_histogram!(ack_seconds, "From publish to ack; one publish in 16 is timed.");
         Self {
-            published_messages: counter!("gapless_published_messages_total"),
-            published_bytes: counter!("gapless_published_bytes_total"),
-            duplicates: counter!("gapless_duplicates_total"),
-            delivered_batches: counter!("gapless_delivered_batches_total"),
-            delivered_bytes: counter!("gapless_delivered_bytes_total"),
-            recoveries_started: counter!("gapless_recoveries_started_total"),
-            recoveries_done: counter!("gapless_recoveries_done_total"),
-            recovered_bytes: counter!("gapless_recovered_bytes_total"),
-            subscriptions: gauge!("gapless_subscriptions"),
-            recovering: gauge!("gapless_subscriptions_recovering"),
-            topics: gauge!("gapless_topics"),
-            delayed: gauge!("gapless_delayed_messages"),
-            group_delivered: counter!("gapless_group_delivered_total"),
-            group_redelivered: counter!("gapless_group_redelivered_total"),
-            group_acked: counter!("gapless_group_acked_total"),
-            group_nacked: counter!("gapless_group_nacked_total"),
-            group_expired: counter!("gapless_group_expired_total"),
-            group_buried: counter!("gapless_group_buried_total"),
-            ack_seconds: histogram!("gapless_ack_seconds"),
-            journal_bytes: gauge!("gapless_journal_bytes_written"),
-            journal_frames: gauge!("gapless_journal_frames_written"),
-            journal_flushes: gauge!("gapless_journal_flushes"),
-            journal_flush_seconds: gauge!("gapless_journal_flush_seconds_sum"),
-            tail_bytes: gauge!("gapless_journal_tail_bytes"),
-            waiting_bytes: gauge!("gapless_journal_waiting_bytes"),
-            segments: gauge!("gapless_journal_segments"),
-            segment_bytes: gauge!("gapless_journal_segment_bytes"),
-            recovery_waiting: gauge!("gapless_recovery_requests_waiting"),
-            full: gauge!("gapless_disk_full"),
+            published_messages: total("gapless_published_messages_total", "Messages accepted."),
+            published_bytes: total("gapless_published_bytes_total", "Bytes of messages accepted."),
+            duplicates: total(
+                "gapless_duplicates_total",
+                "Publishes answered with the seq of an earlier one.",
+            ),
+            delivered_batches: total(
+                "gapless_delivered_batches_total",
+                "Batches delivered to subscribers.",
+            ),
+            delivered_bytes: total(
+                "gapless_delivered_bytes_total",
+                "Bytes delivered to subscribers.",
+            ),
+            recoveries_started: total(
+                "gapless_recoveries_started_total",
+                "Times that a subscriber began to read history.",
+            ),
+            recoveries_done: total(
+                "gapless_recoveries_done_total",
+                "Times that a subscriber became live again.",
+            ),
+            recovered_bytes: total("gapless_recovered_bytes_total", "Bytes read from history."),
+            subscriptions: level("gapless_subscriptions", "Subscriptions of clients."),
+            recovering: level(
+                "gapless_subscriptions_recovering",
+                "Subscriptions that read history now.",
+            ),
+            topics: level("gapless_topics", "Topics, without the server's own ($...)."),
+            delayed: level("gapless_delayed_messages", "Messages that appear at a later time."),
+            ack_seconds: histogram!(ack_seconds),
+            journal_bytes: total(
+                "gapless_journal_written_bytes_total",
+                "Bytes of frames written to the journal.",
+            ),
+            journal_frames: total(
+                "gapless_journal_written_frames_total",
+                "Frames written to the journal.",
+            ),
+            journal_flushes: total(
+                "gapless_journal_flushes_total",
+                "Flushes (fsync) that publishers waited for.",
+            ),
+            tail_bytes: level(
+                "gapless_journal_tail_bytes",
+                "Bytes of the newest entries in memory.",
+            ),
+            waiting_bytes: level(
+                "gapless_journal_waiting_bytes",
+                "Bytes that are not written yet.",
+            ),
+            segments: level("gapless_journal_segments", "Segments."),
+            segment_bytes: level("gapless_journal_segment_bytes", "Bytes of all segments."),
+            recovery_waiting: level(
+                "gapless_recovery_requests_waiting",
+                "Reads of history that wait for a thread.",
+            ),
+            full: level("gapless_disk_full", "1 while the disk is full, else 0."),
         }
     }
 }
@@ -84,18 +135,10 @@ impl Metrics {
         counter!("gapless_gaps_total", "reason" => reason.name()).increment(1);
     }
 
-    /// How a group stands.
-    pub(crate) fn group(&self, name: &str, numbers: &[(&'static str, f64)]) {
-        for (metric, value) in numbers {
-            gauge!(*metric, "group" => name.to_owned()).set(*value);
-        }
-    }
-
     pub(crate) fn journal(&self, stats: &JournalStats) {
-        self.journal_bytes.set(stats.bytes as f64);
-        self.journal_frames.set(stats.frames as f64);
-        self.journal_flushes.set(stats.flushes as f64);
-        self.journal_flush_seconds.set(stats.flush_time.as_secs_f64());
+        self.journal_bytes.absolute(stats.bytes);
+        self.journal_frames.absolute(stats.frames);
+        self.journal_flushes.absolute(stats.flushes);
         self.tail_bytes.set(stats.tail_bytes as f64);
         self.waiting_bytes.set(stats.waiting_bytes as f64);
         self.segments.set(stats.segments as f64);

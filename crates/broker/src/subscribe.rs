@@ -24,6 +24,22 @@ impl Broker {
         self.begin(pattern, from, self.topic_of(pattern))
     }
 
+    /// Follows subjects for the server itself, from now on: it is in no list, no number and no
+    /// event, so that looking at the server does not change what is seen.
+    ///
+    /// # Errors
+    /// Says why not; nothing was changed then.
+    pub fn listen(&self, pattern: &Pattern) -> Result<Subscription, SubscribeError> {
+        let inner = &self.inner;
+        if inner.is_closed() {
+            return Err(SubscribeError::Closed);
+        }
+        let id = inner.next_subscriber.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Shared::unlisted(id, pattern.clone()));
+        let follower = inner.follow_pattern(&shared, From::Now)?;
+        Ok(Subscription::new(Arc::clone(inner), shared, Follower::Pattern(Box::new(follower))))
+    }
+
     /// As [`Broker::subscribe`], if that needs nothing of the disk, so that it may be called
     /// where blocking would do harm; `None` when it might, and then nothing was done. Only the
     /// place of a topic's follower is looked up: a volatile subject and a pattern have theirs.

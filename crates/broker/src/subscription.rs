@@ -76,6 +76,8 @@ pub struct SubscriberInfo {
 pub(crate) struct Shared {
     pub(crate) id: u64,
     pub(crate) pattern: Pattern,
+    /// Whether it is the server's own, which no list and no number has.
+    unlisted: bool,
     state: AtomicU8,
     pub(crate) place: AtomicU64,
     pub(crate) recovery_steps: AtomicU64,
@@ -90,6 +92,7 @@ impl Shared {
         Self {
             id,
             pattern,
+            unlisted: false,
             state,
             place: AtomicU64::new(0),
             recovery_steps: AtomicU64::new(0),
@@ -97,6 +100,10 @@ impl Shared {
             recovered_bytes: AtomicU64::new(0),
             delivered_bytes: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn unlisted(id: u64, pattern: Pattern) -> Self {
+        Self { unlisted: true, ..Self::new(id, pattern) }
     }
 
     pub(crate) fn info(&self) -> SubscriberInfo {
@@ -181,7 +188,9 @@ impl Subscription {
             Follower::Topic(follower) => follower.poll(&self.inner, &self.shared, context),
             Follower::Pattern(follower) => follower.poll(&self.inner, &self.shared, context),
         };
-        if let Poll::Ready(Ok(delivery)) = &polled {
+        if let Poll::Ready(Ok(delivery)) = &polled
+            && !self.shared.unlisted
+        {
             self.note(delivery);
         }
         polled

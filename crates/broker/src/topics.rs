@@ -23,6 +23,8 @@ struct Maps {
     by_id: HashSet<Numbered>,
     next_id: u64,
     aged: BTreeSet<TopicId>,
+    /// How many are the broker's own.
+    system: usize,
     /// Settings that many topics share are kept once.
     common: Arc<TopicSettings>,
 }
@@ -94,6 +96,11 @@ impl Topics {
         self.read(|maps| maps.by_name.len())
     }
 
+    /// How many there are without the broker's own.
+    pub(crate) fn users(&self) -> usize {
+        self.read(|maps| maps.by_name.len() - maps.system)
+    }
+
     /// A number that no topic had before.
     pub(crate) fn new_id(&self) -> TopicId {
         self.write(|maps| {
@@ -127,7 +134,8 @@ impl Topics {
             if cell.lock().settings.retention.age.is_some() {
                 maps.aged.insert(cell.id);
             }
-            maps.by_name.replace(Named(Arc::clone(&cell)));
+            let replaced = maps.by_name.replace(Named(Arc::clone(&cell)));
+            maps.system += usize::from(replaced.is_none() && cell.name.is_system());
             maps.by_id.replace(Numbered(cell));
         });
     }
@@ -138,6 +146,7 @@ impl Topics {
             maps.aged.remove(&cell.id);
             if maps.by_name.get(&cell.name).is_some_and(|each| each.0.id == cell.id) {
                 maps.by_name.remove(&cell.name);
+                maps.system -= usize::from(cell.name.is_system());
             }
         });
     }

@@ -72,9 +72,9 @@ fn a11_d9_counters_and_gauges_tell_what_happened() {
         is("gapless_journal_segments", 1.0);
         is("gapless_duplicates_total", 2.0);
         let stats = broker.journal_stats();
-        is("gapless_journal_bytes_written", stats.bytes as f64);
-        is("gapless_journal_frames_written", stats.frames as f64);
-        is("gapless_journal_flushes", stats.flushes as f64);
+        is("gapless_journal_written_bytes_total", stats.bytes as f64);
+        is("gapless_journal_written_frames_total", stats.frames as f64);
+        is("gapless_journal_flushes_total", stats.flushes as f64);
         is("gapless_journal_tail_bytes", stats.tail_bytes as f64);
         is("gapless_journal_segment_bytes", stats.segment_bytes as f64);
         assert!(seen["gapless_published_bytes_total"] > 0.0);

@@ -6,6 +6,7 @@ pub mod http;
 mod machine;
 pub mod native;
 mod numbered;
+mod process;
 mod sessions;
 mod sockets;
 

@@ -1,5 +1,7 @@
 //! Who is connected at a door, for whoever looks: the door itself, and the page.
 //!
+//! Connections are counted for monitoring too, of every listener in the same way.
+//!
 //! A door notes its sessions here and takes them out again; clones share the list, so that
 //! one door can show the clients of another without knowing it.
 
@@ -85,6 +87,28 @@ pub(crate) struct Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.sessions.lock().remove(&self.number);
+    }
+}
+
+/// Counts a connection of a listener in `gapless_connections` until it is dropped.
+pub(crate) struct Counted(metrics::Gauge);
+
+/// The number of connections of a listener, which is shown from now on.
+pub(crate) fn count_connections(listener: &'static str) -> metrics::Gauge {
+    metrics::describe_gauge!("gapless_connections", "Connections, by listener.");
+    metrics::gauge!("gapless_connections", "listener" => listener)
+}
+
+impl Counted {
+    pub(crate) fn new(connections: &metrics::Gauge) -> Self {
+        connections.increment(1.0);
+        Self(connections.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
     }
 }
 

@@ -51,7 +51,8 @@ keys! {
     "http.members_max" = "10000", "most group members that live between requests";
     "http.member_idle_ms" = "60000", "how long such a member lives without a request";
     "http.drain_ms" = "5000", "how long requests get to finish at shutdown";
-    "http.metrics_topics_max" = "1000", "most topics that /metrics shows one by one";
+    "http.metrics_topics_max" = "1000", "most topics, and most groups, that /metrics shows one \
+        by one";
     "http.hosts" = "", "host names that clients may use, with commas between, beside IP addresses, \
         localhost and the name in http.listen; * for all";
     "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";

@@ -7,15 +7,25 @@
 
 use std::sync::OnceLock;
 
+use gapless_broker::ACK_SECONDS_BUCKETS;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{
+    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 
 use crate::exit::Failure;
 
 static RECORDER: OnceLock<PrometheusRecorder> = OnceLock::new();
 
 fn recorder() -> &'static PrometheusRecorder {
-    RECORDER.get_or_init(|| PrometheusBuilder::new().build_recorder())
+    RECORDER.get_or_init(|| {
+        // Buckets can be added up over servers, which quantiles cannot.
+        let acks = Matcher::Full("gapless_ack_seconds".to_owned());
+        PrometheusBuilder::new()
+            .set_buckets_for_metric(acks, &ACK_SECONDS_BUCKETS)
+            .expect("there are buckets")
+            .build_recorder()
+    })
 }
 
 /// Makes it the one for this process, and begins to make it.

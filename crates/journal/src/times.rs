@@ -12,6 +12,8 @@ const STEPS: usize = 4;
 /// Powers of two: up to about a minute, in microseconds. What is longer counts as that.
 const POWERS: usize = 26;
 const BUCKETS: usize = STEPS * POWERS;
+/// The first power of two that [`FlushTimes::cumulative`] tells apart: no disk is faster.
+const SHOWN_POWER: usize = 5;
 
 /// The counters of a journal.
 #[derive(Debug)]
@@ -54,6 +56,13 @@ impl FlushTimes {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self(std::array::from_fn(|at| self.0[at].saturating_sub(earlier.0[at])))
+    }
+
+    /// For each power of two of microseconds between 32 µs and half a minute: that time, and
+    /// how many were shorter.
+    pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let shorter = |power: usize| self.0[..power * STEPS].iter().sum();
+        (SHOWN_POWER..POWERS).map(move |power| (Duration::from_micros(1 << power), shorter(power)))
     }
 
     /// The time that this share of flushes (0.5 for half of them) did not exceed; `None` when
@@ -104,6 +113,20 @@ mod tests {
         buckets.note(Duration::from_secs(1_000_000));
         buckets.note(Duration::ZERO);
         assert_eq!(buckets.read().count(), 2);
+    }
+
+    #[test]
+    fn cumulative_counts_are_of_what_was_shorter() {
+        let buckets = Buckets::default();
+        for us in [1, 31, 32, 33, 4095, 4096, 90_000_000] {
+            buckets.note(Duration::from_micros(us));
+        }
+        let shorter: Vec<(u128, u64)> =
+            buckets.read().cumulative().map(|(time, count)| (time.as_micros(), count)).collect();
+        assert_eq!(shorter[0], (32, 2));
+        assert_eq!(shorter[1], (64, 4));
+        assert!(shorter.contains(&(4096, 5)) && shorter.contains(&(8192, 6)));
+        assert_eq!(shorter.last(), Some(&(33_554_432, 6)));
     }
 
     #[test]

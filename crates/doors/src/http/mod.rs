@@ -16,6 +16,7 @@ mod host;
 mod incoming;
 mod lines;
 mod messages;
+mod metrics;
 mod options;
 mod origin;
 mod outgoing;

@@ -30,9 +30,10 @@ use crate::http::page::Sampler;
 use crate::http::problem::Problem;
 use crate::http::wire::{Io, Wire};
 use crate::http::{
-    atomic, authorization, body, durable, follow, groups, health, messages, origin, page, problem,
+    atomic, authorization, body, durable, follow, groups, health, messages, metrics, origin, page,
 };
-use crate::http::{publish, source, topics};
+use crate::http::{problem, publish, source, topics};
+use crate::sessions::{Counted, count_connections};
 use crate::{DoorError, sockets};
 
 /// How long accepting rests after it failed.
@@ -132,6 +133,7 @@ impl HttpDoor {
         let failed = |source| DoorError::Listen { address: address.to_owned(), source };
         let listener = sockets::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
+        metrics::describe();
         let (close, closing) = watch::channel(false);
         let hosts = Arc::new(Hosts::new(address, &options.hosts));
         let before = health::routes_before_opening()
@@ -276,6 +278,7 @@ async fn accept(
 ) {
     let permits = Arc::new(Semaphore::new(options.connections_max));
     let options = Arc::new(options);
+    let count = count_connections("http");
     let mut connections = JoinSet::new();
     let closed = closed(closing.clone());
     tokio::pin!(closed);
@@ -288,9 +291,10 @@ async fn accept(
                     if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
                         let (options, paths) = (Arc::clone(&options), Arc::clone(&paths));
                         let closing = closing.clone();
+                        let counted = Counted::new(&count);
                         connections.spawn(async move {
                             serve(options, paths, closing, (stream, Peer(peer))).await;
-                            drop(permit);
+                            drop((permit, counted));
                         });
                     }
                 }
@@ -322,6 +326,7 @@ async fn serve(
             let answer = tower::ServiceExt::oneshot(router, request);
             async move {
                 let answer = answer.await?;
+                metrics::count(answer.status());
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                     wire.upgraded();
                 }

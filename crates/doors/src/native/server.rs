@@ -20,7 +20,7 @@ use crate::native::connection::Connection;
 use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
 use crate::native::stream::Stream;
-use crate::sessions::{Session, Sessions};
+use crate::sessions::{Counted, Session, Sessions, count_connections};
 use crate::{DoorError, sockets};
 
 /// How long accepting rests after it failed.
@@ -34,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) in_flight_bytes: AtomicUsize,
     pub(crate) fairness: Fairness,
     pub(crate) awake: Option<Awake>,
+    connections: metrics::Gauge,
     closing: watch::Receiver<bool>,
 }
 
@@ -78,6 +79,7 @@ impl NativeDoor {
             in_flight_bytes: AtomicUsize::new(0),
             fairness: Fairness::new(Instant::now()),
             awake,
+            connections: count_connections("native"),
             closing,
         });
         let mut tasks = JoinSet::new();
@@ -192,15 +194,14 @@ fn serve(shared: &Arc<Shared>, connections: &mut JoinSet<()>, stream: Stream, ad
     let too_many = sessions.len() >= shared.options.connections_max;
     if !too_many {
         sessions.insert(number, Arc::clone(&session));
-        metrics::gauge!("gapless_connections").set(sessions.len() as f64);
     }
     drop(sessions);
+    let counted = (!too_many).then(|| Counted::new(&shared.connections));
     let connection = Connection::new(Arc::clone(shared), session, stream, too_many);
     let shared = Arc::clone(shared);
     connections.spawn(async move {
         connection.run().await;
-        let mut sessions = shared.sessions();
-        sessions.remove(&number);
-        metrics::gauge!("gapless_connections").set(sessions.len() as f64);
+        shared.sessions().remove(&number);
+        drop(counted);
     });
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod follow;
 mod group;
 mod look;
+mod metrics;
 mod publish;
 mod readme;
 mod serve;

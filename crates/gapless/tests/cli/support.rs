@@ -250,10 +250,28 @@ impl Server {
 
     /// The status and the body of a path over HTTP.
     pub(crate) fn http_get(&self, path: &str) -> (u16, String) {
+        self.http_send(&format!("GET {path} HTTP/1.1\r\n\r\n"), "")
+    }
+
+    /// The same, of what is asked for as JSON.
+    pub(crate) fn http_get_json(&self, path: &str) -> (u16, serde_json::Value) {
+        let request = format!("GET {path} HTTP/1.1\r\nAccept: application/json\r\n\r\n");
+        let (status, body) = self.http_send(&request, "");
+        (status, serde_json::from_str(&body).expect("JSON"))
+    }
+
+    pub(crate) fn http_post(&self, path: &str, body: &str) -> (u16, String) {
+        let kind = "Content-Type: application/json";
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.1\r\n{kind}\r\nContent-Length: {length}\r\n\r\n");
+        self.http_send(&head, body)
+    }
+
+    fn http_send(&self, head: &str, body: &str) -> (u16, String) {
         let mut stream = std::net::TcpStream::connect(&self.http).expect("connects");
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let host = format!("HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.http);
+        let request = head.replacen("HTTP/1.1\r\n", &host, 1) + body;
         stream.write_all(request.as_bytes()).expect("writes");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");

@@ -57,11 +57,10 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Takes in who is there; `own` are the subscriptions of the page itself.
+    /// Takes in who is there.
     pub(crate) fn read(
         &mut self,
         subscribers: Vec<SubscriberInfo>,
-        own: &BTreeSet<u64>,
         doors: &[(&'static str, Sessions)],
         tick: u64,
     ) {
@@ -81,8 +80,7 @@ impl Clients {
                 by_subscriber.extend(followed);
             }
         }
-        let subscribers = subscribers.into_iter().filter(|each| !own.contains(&each.id));
-        let here = subscribers.map(|subscriber| {
+        let here = subscribers.into_iter().map(|subscriber| {
             let connected = by_subscriber.remove(&subscriber.id);
             Client { subscriber: Some(subscriber), connected }
         });

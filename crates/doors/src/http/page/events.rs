@@ -1,19 +1,20 @@
 //! What the broker said about itself lately: one ear for all who look.
 //!
-//! Of `$events` everything but accepted publishes, of which there may be a million a second.
+//! Of `$events` everything but accepted publishes, of which there may be a million a second, and
+//! what happens to the server's own topics, of which other events tell better.
 //! Nothing waits here: the broker's mailboxes are bounded and say when they overflowed.
 
-use std::collections::BTreeSet;
 use std::task::{Context, Poll, Waker};
 
-use gapless_broker::{Broker, Delivery, From, Subscription};
+use gapless_broker::{Broker, Delivery, Subscription};
 use gapless_core::Pattern;
 use serde_json::{Map, Value};
 
 use crate::http::page::ring::Ring;
 
 /// What is listened to.
-const PATTERNS: [&str; 7] = [
+const PATTERNS: [&str; 8] = [
+    "$events.group.>",
     "$events.topic.>",
     "$events.subscription.>",
     "$events.recovery.>",
@@ -44,21 +45,15 @@ impl Events {
         }
         let patterns = PATTERNS.iter().filter_map(|text| Pattern::parse(text).ok());
         // Without a subscription to spare there are no events on the page, and all else works.
-        self.ears.extend(patterns.filter_map(|each| broker.subscribe(&each, From::Now).ok()));
+        self.ears.extend(patterns.filter_map(|each| broker.listen(&each).ok()));
     }
 
     pub(crate) fn stop(&mut self) {
         self.ears = Vec::new();
     }
 
-    /// The numbers of its subscriptions at the broker.
-    pub(crate) fn own(&self) -> BTreeSet<u64> {
-        self.ears.iter().map(Subscription::id).collect()
-    }
-
     /// Takes what has come since the last time, without waiting.
     pub(crate) fn read(&mut self) {
-        let own = self.own();
         let mut came = Vec::new();
         for ear in &mut self.ears {
             let mut context = Context::from_waker(Waker::noop());
@@ -76,8 +71,8 @@ impl Events {
         // One count gives all volatile messages their positions, so it is the order.
         came.sort_by_key(|(position, _)| *position);
         for (_, event) in came {
-            let of_own = event.get("subscriber").and_then(Value::as_u64);
-            if of_own.is_some_and(|id| own.contains(&id)) {
+            let topic = event.get("topic").and_then(Value::as_str);
+            if topic.is_some_and(|name| name.starts_with('$')) {
                 continue;
             }
             self.count += 1;

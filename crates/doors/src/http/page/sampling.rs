@@ -80,7 +80,7 @@ impl Sampling {
         let began = broker.monotonic();
         self.topics.read(broker.topic_counts());
         self.events.read();
-        self.clients.read(broker.subscribers(), &self.events.own(), doors, self.tick);
+        self.clients.read(broker.subscribers(), doors, self.tick);
         self.journal = broker.journal_stats();
         self.delivery = broker.delivery_counts();
         self.flush_times = broker.flush_times();
