@@ -34,6 +34,10 @@ let lostAt = null;
 
 /** How long the stream may be away before that is said. */
 const PAUSE_MS = 700;
+/** State comes every second; when none came for so long, what is shown is old. */
+const SILENCE_MS = 3000;
+
+const silence = document.getElementById("silence");
 
 const live = new Live(
   (state) => {
@@ -52,6 +56,15 @@ const live = new Live(
     }
     mark(status, "data-state", now);
     say(status, { live: "Live", connecting: "Reconnecting…", paused: "Paused" }[now]);
+  },
+  (ms) => {
+    const silent = ms >= SILENCE_MS;
+    silence.hidden = !silent;
+    mark(document.body, "data-silent", silent);
+    if (!silent) return;
+    say(silence.querySelector("span"), `${Math.floor(ms / 1000)} s`);
+    mark(status, "data-state", "connecting");
+    say(status, "No data");
   },
 );
 

@@ -4,17 +4,39 @@
 const HISTORY_POINTS = 300;
 const RECENT_POINTS = 60;
 const RETRY_MS = 2000;
+/** A stream that has been silent for so long is opened again: its connection may be dead. */
+const REOPEN_MS = 10_000;
+/** How often silence is looked at. */
+const LOOK_MS = 500;
 
 export class Live {
-  /** `show(state)` gets each new state, `tell(status)` one of live, connecting, paused. */
-  constructor(show, tell) {
+  /**
+   * `show(state)` gets each new state, `tell(status)` one of live, connecting, paused, and
+   * `silent(ms)` now and then for how long nothing came; 0 when something did.
+   */
+  constructor(show, tell, silent) {
     this.show = show;
     this.tell = tell;
+    this.silent = silent;
+    this.heard = performance.now();
+    this.opened = this.heard;
     this.query = null;
     this.source = null;
     this.retry = null;
     this.state = {};
-    document.addEventListener("visibilitychange", () => this.#open());
+    document.addEventListener("visibilitychange", () => {
+      // What a hidden page did not ask for is not missing.
+      this.heard = performance.now();
+      this.#open();
+    });
+    setInterval(() => this.#look(), LOOK_MS);
+  }
+
+  #look() {
+    if (document.hidden) return;
+    const now = performance.now();
+    this.silent(now - this.heard);
+    if (now - Math.max(this.heard, this.opened) >= REOPEN_MS) this.#open();
   }
 
   /** What to show from now on: an object of query parameters. */
@@ -30,6 +52,7 @@ export class Live {
     clearTimeout(this.retry);
     this.source?.close();
     this.source = null;
+    this.opened = performance.now();
     if (document.hidden) {
       this.tell("paused");
       return;
@@ -53,6 +76,8 @@ export class Live {
 
   #take(state) {
     this.state = state;
+    this.heard = performance.now();
+    this.silent(0);
     this.tell("live");
     this.show(state);
   }

@@ -9,6 +9,8 @@ export const title = "Events";
 const range = (event) => `${count(event.from)} to ${count(event.to)}`;
 const who = (event) => `Subscriber ${event.subscriber} of ${event.pattern}`;
 
+const member = (event) => `Member ${event.member || "without a name"}`;
+
 const sentences = {
   "topic.created": (event) => `Topic ${event.topic} was made.`,
   "topic.configured": (event) => `Topic ${event.topic} has other settings.`,
@@ -25,6 +27,26 @@ const sentences = {
   "journal.sealed": () => "The newest messages were written out as a segment.",
   "journal.collected": () => "Dead data was dropped.",
   "journal.failed": (event) => `The journal takes no more messages: ${event.why}`,
+  "group.created": (event) => `Group ${event.group} was created.`,
+  "group.configured": (event) => `Group ${event.group} has other settings.`,
+  "group.deleted": (event) => `Group ${event.group} was deleted.`,
+  "group.paused": (event) => `Group ${event.group} was paused.`,
+  "group.resumed": (event) => `Group ${event.group} was resumed.`,
+  "group.reset": (event) => `Group ${event.group} was reset to position ${count(event.floor)}.`,
+  "group.joined": (event) => `${member(event)} joined group ${event.group}.`,
+  "group.left": (event) => `${member(event)} left group ${event.group}.`,
+  "group.expired": (event) =>
+    `The lease of ${plural(event.count, "message")} of group ${event.group} ran out` +
+    `${event.member ? ` (${event.member})` : ""}.`,
+  "group.dropped": (event) =>
+    `Group ${event.group} dropped ${plural(event.count, "message")} after the last attempt.`,
+  "group.dead": (event) => `${plural(event.count, "message")} of group ${event.group} became dead letters.`,
+  "group.gap": (event) =>
+    `Messages${event.topic ? ` of ${event.topic}` : ""} are gone that group ${event.group} had not done ` +
+    `(${event.reason})${event.stopped ? "; it stopped" : ""}.`,
+  "group.redriven": (event) => `${plural(event.count, "dead letter")} of group ${event.group} redriven.`,
+  "group.redrive-ended": (event) =>
+    `The redrive of group ${event.group} ended${event.why ? `: ${event.why}` : ""}.`,
   "publish.rejected": (event) => `A publish to ${event.topic} was refused (${event.reason}).`,
 };
 
