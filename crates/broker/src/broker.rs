@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -124,6 +124,8 @@ pub(crate) struct Inner {
     pub(crate) cells: Mutex<Cells>,
     pub(crate) subscribers: Mutex<BTreeMap<u64, Arc<Shared>>>,
     pub(crate) next_subscriber: AtomicU64,
+    /// How many subscriptions are the server's own.
+    pub(crate) listeners: AtomicUsize,
     pub(crate) gone: Gone,
     recovering: AtomicIsize,
     /// Topics are made and deleted one at a time.
@@ -190,6 +192,7 @@ impl Broker {
             cells: Mutex::new(cells),
             subscribers: Mutex::default(),
             next_subscriber: AtomicU64::new(1),
+            listeners: AtomicUsize::new(0),
             gone: Gone::default(),
             recovering: AtomicIsize::new(0),
             admin: Mutex::new(()),

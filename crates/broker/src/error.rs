@@ -57,8 +57,9 @@ pub enum SubscribeError {
     /// The name is none.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A seq or a time makes sense for one existing topic only.
-    #[error("{0} is not an existing topic; start at the beginning, now, or a position")]
+    /// A seq or the latest per key makes sense for one existing topic only, and a time for
+    /// existing topics.
+    #[error("{0} is not one existing topic; start at the beginning, now, or a position")]
     NeedsTopic(String),
     /// The seq is not there yet.
     #[error(transparent)]

@@ -319,15 +319,7 @@ impl Inner {
                 };
                 return Ok((self.position_before(&cell, seq)?.min(now), Position(0)));
             }
-            GroupStart::Time(time) => {
-                let mut place = now;
-                for cell in self.topics.matching(source) {
-                    if let Some((seq, _)) = self.seq_at_time(&cell, time)? {
-                        place = place.min(self.position_before(&cell, seq)?);
-                    }
-                }
-                place
-            }
+            GroupStart::Time(time) => self.position_at_time(source, time)?.min(now),
         };
         // Who asked for the oldest that is kept knows that older ones are gone.
         let forgiven = if start == GroupStart::Now { now } else { self.gone_through(source)? };

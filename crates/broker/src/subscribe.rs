@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gapless_core::{Cursor, GapReason, Pattern, Position, Seq, Start};
+use gapless_core::{Cursor, GapReason, Pattern, Position, Seq, Start, Timestamp};
 use gapless_journal::ReadError;
 
 use crate::broker::{Broker, Inner};
@@ -37,20 +37,27 @@ impl Broker {
         let id = inner.next_subscriber.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(Shared::unlisted(id, pattern.clone()));
         let follower = inner.follow_pattern(&shared, From::Now)?;
+        inner.listeners.fetch_add(1, Ordering::Relaxed);
         Ok(Subscription::new(Arc::clone(inner), shared, Follower::Pattern(Box::new(follower))))
+    }
+
+    /// How many subscriptions of the server itself there are.
+    pub fn listeners(&self) -> usize {
+        self.inner.listeners.load(Ordering::Relaxed)
     }
 
     /// As [`Broker::subscribe`], if that needs nothing of the disk, so that it may be called
     /// where blocking would do harm; `None` when it might, and then nothing was done. Only the
-    /// place of a topic's follower is looked up: a volatile subject and a pattern have theirs.
+    /// place of a topic's follower and a time are looked up: a volatile subject and a pattern
+    /// have theirs otherwise.
     pub fn subscribe_at_once(
         &self,
         pattern: &Pattern,
         from: From,
     ) -> Option<Result<Subscription, SubscribeError>> {
         match self.topic_of(pattern) {
-            Some(_) => None,
-            None => Some(self.begin(pattern, from, None)),
+            None if !matches!(from, From::Time(_)) => Some(self.begin(pattern, from, None)),
+            _ => None,
         }
     }
 
@@ -178,6 +185,9 @@ impl Inner {
                 (place, notice) = self.place_of(token, None);
                 place.unwrap_or(NOTHING_SEEN).next()
             }
+            From::Time(time) if !shared.pattern.is_literal() => {
+                self.position_at_time(&shared.pattern, time)?.next()
+            }
             From::Seq(_) | From::Time(_) | From::LastPerKey => {
                 return Err(SubscribeError::NeedsTopic(shared.pattern.as_str().to_owned()));
             }
@@ -185,6 +195,32 @@ impl Inner {
         let mut follower = PatternFollower::new(self, shared, next);
         notice.into_iter().for_each(|notice| follower.tell_first(notice));
         Ok(follower)
+    }
+
+    /// The position after which everything is that topics of this pattern accepted from a time
+    /// on; the last one if there is nothing yet.
+    pub(crate) fn position_at_time(
+        &self,
+        pattern: &Pattern,
+        time: Timestamp,
+    ) -> Result<Position, ReadError> {
+        let mut place = self.journal.last_settled();
+        for cell in self.topics.matching(pattern) {
+            // Those in memory only have positions of another kind.
+            let durable = cell.lock().is_durable();
+            if durable && let Some((seq, _)) = self.seq_at_time(&cell, time)? {
+                let before = match self.stored_at(&cell, seq)? {
+                    Some(batch) if batch.header().count > 0 => {
+                        let at = batch.header().position.plus(seq.distance(batch.first()));
+                        at.prev()
+                    }
+                    // Where a message stood that was compacted away is not known.
+                    _ => self.position_before(&cell, seq)?,
+                };
+                place = place.min(before);
+            }
+        }
+        Ok(place)
     }
 
     /// Where somebody stands who comes with this token, if that is known, and what must be

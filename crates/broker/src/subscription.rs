@@ -268,7 +268,11 @@ impl Drop for Subscription {
             Follower::Topic(follower) => follower.leave(&self.shared),
             Follower::Pattern(follower) => follower.leave(&self.inner, &self.shared),
         }
-        self.inner.unsubscribed(self.shared.id);
+        if self.shared.unlisted {
+            self.inner.listeners.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.inner.unsubscribed(self.shared.id);
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use common::*;
 use gapless_broker::{
     Broker, BrokerState, Delivery, FollowError, From, SubscribeError, SubscriberState,
 };
-use gapless_core::{Message, PublishOptions, Seq, StartError, Timestamp, TopicSettings};
+use gapless_core::{Message, PublishOptions, Seq, StartError, Storage, Timestamp, TopicSettings};
 use gapless_journal::faulty::CrashKind;
+use std::time::Duration;
 
 /// A world whose history lies in segments only, once it is sealed.
 fn without_tail(seed: u64) -> World {
@@ -131,18 +132,51 @@ fn d3_a_follower_begins_at_the_time_it_names() {
 }
 
 #[test]
-fn d3_seq_time_and_key_need_one_topic_that_is_there() {
+fn d3_seq_and_key_need_one_topic_that_is_there_and_a_time_existing_ones() {
     let world = World::new(5);
     let broker = world.open();
     broker.create_topic(&name("t.a"), TopicSettings::default()).unwrap();
     for from in [From::Seq(Seq(1)), From::Time(START), From::LastPerKey] {
-        for of in ["t.*", "nothing"] {
+        let time = matches!(from, From::Time(_));
+        for of in if time { &["nothing"][..] } else { &["t.*", "nothing"] } {
             let refused = broker.subscribe(&pattern(of), from).map(drop);
             assert!(matches!(refused, Err(SubscribeError::NeedsTopic(_))), "{of} {from:?}");
         }
         drop(broker.subscribe(&pattern("t.a"), from).unwrap());
     }
     assert_eq!(broker.subscribers().len(), 0);
+}
+
+#[test]
+fn a_pattern_begins_at_a_time_with_what_its_topics_accepted_from_then_on() {
+    for history in [false, true] {
+        let mut world = World::new(5);
+        world.options.journal.tail_bytes = if history { 0 } else { 1 << 20 };
+        let broker = world.open();
+        let volatile = TopicSettings { storage: Storage::Volatile, ..TopicSettings::default() };
+        broker.create_topic(&name("t.memory"), volatile).unwrap();
+        for topic in ["t.a", "t.b", "other"] {
+            broker.create_topic(&name(topic), TopicSettings::default()).unwrap();
+        }
+        for number in 0..6 {
+            let topic = ["t.a", "t.b", "other"][number % 3];
+            text(&broker, topic, number.to_string());
+            text(&broker, "t.memory", "x");
+            world.clock.advance(Duration::from_millis(10));
+        }
+        if history {
+            broker.seal().unwrap();
+        }
+        let from = |ms: u64| {
+            let from = From::Time(Timestamp(START.0 + ms));
+            let mut follower = broker.subscribe(&pattern("t.*"), from).unwrap();
+            bodies(&drain(&mut follower))
+        };
+        assert_eq!(from(0), ["0", "1", "3", "4"], "history: {history}");
+        assert_eq!(from(5), ["1", "3", "4"]);
+        assert_eq!(from(30), ["3", "4"]);
+        assert_eq!(from(1000), [""; 0]);
+    }
 }
 
 #[test]

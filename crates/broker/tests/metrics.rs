@@ -66,7 +66,8 @@ fn a11_d9_counters_and_gauges_tell_what_happened() {
         is("gapless_subscriptions_recovering", 1.0);
         is("gapless_recoveries_started_total", 1.0);
         is("gapless_recoveries_done_total", 0.0);
-        is("gapless_topics", 2.0);
+        // Besides it the broker has one of its own, for what is delayed.
+        is("gapless_topics", 1.0);
         is("gapless_delayed_messages", 1.0);
         is("gapless_disk_full", 0.0);
         is("gapless_journal_segments", 1.0);

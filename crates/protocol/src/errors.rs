@@ -99,7 +99,7 @@ errors! {
     217 StorageFixed DidNotHappen "a topic cannot change between durable and volatile",
     218 ReservedName DidNotHappen "names that begin with `$` are the broker's own",
     219 BadPattern DidNotHappen "the subject is no pattern",
-    220 NeedsTopic DidNotHappen "a seq, a time or the latest per key can begin one existing topic only",
+    220 NeedsTopic DidNotHappen "a seq or the latest per key can begin one existing topic only",
     221 Ahead DidNotHappen "the seq does not exist yet",
     222 TopicDeleted DidNotHappen "the topic that was followed is deleted",
     223 Damaged DidNotHappen "history is damaged; nothing was skipped",
