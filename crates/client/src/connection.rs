@@ -14,6 +14,8 @@ use crate::socket::{Output, Socket};
 
 /// Reads of one turn, so that writing gets its turn too.
 const READS_PER_TURN: usize = 16;
+/// How the answer of an HTTP server begins; no frame before a welcome is so long.
+const HTTP: &[u8] = b"HTTP";
 /// Where the id of a frame stands in it (E2).
 const MSG_ID_AT: std::ops::Range<usize> = 5..21;
 
@@ -130,6 +132,9 @@ impl Connection {
                 None => break,
                 Some(0) => return Err(Lost::Closed),
                 Some(_) => {}
+            }
+            if self.welcome.is_none() && self.input.starts_with(HTTP) {
+                return Err(Lost::Http);
             }
             while let Some(frame) = decoder.decode(&mut self.input)? {
                 frames.push(frame);

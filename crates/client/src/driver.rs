@@ -477,7 +477,11 @@ impl Driver {
         debug!(%why, "the connection is lost");
         self.note_trouble(&why.to_string());
         self.line = Line::Down;
-        let failed = Input::Failed { why: Failure::Unreachable };
+        let why = match why {
+            Lost::Http => Failure::OtherProtocol,
+            _ => Failure::Unreachable,
+        };
+        let failed = Input::Failed { why };
         let greeted = matches!(self.parts.link.status(), Status::Online | Status::Leaving { .. });
         self.step(if greeted { Input::Lost } else { failed });
     }

@@ -52,6 +52,9 @@ pub enum GaveUp {
     /// The server does not let this client in.
     #[error("it does not let this client in: check the token")]
     NotAuthorised,
+    /// It is an HTTP server: gapless has HTTP on another port than its native protocol.
+    #[error("it speaks HTTP: use the port of the native protocol, 4281 unless it was set")]
+    Http,
     /// For another reason that does not pass.
     #[error("it will never let this client in")]
     Other,
@@ -62,6 +65,7 @@ impl From<Failure> for GaveUp {
         match failure {
             Failure::VersionMismatch => Self::VersionMismatch,
             Failure::NotAuthorised => Self::NotAuthorised,
+            Failure::OtherProtocol => Self::Http,
             _ => Self::Other,
         }
     }
@@ -296,7 +300,9 @@ pub(crate) enum Lost {
     Io(#[from] io::Error),
     #[error("the server closed the connection")]
     Closed,
-    #[error("the server sent rubbish: {0}")]
+    #[error("the server speaks HTTP")]
+    Http,
+    #[error("the server sent what is no frame: {0}")]
     Frame(#[from] gapless_protocol::FrameError),
     #[error("the server sent what cannot be read: {0}")]
     Verb(#[from] gapless_protocol::VerbError),

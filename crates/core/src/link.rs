@@ -94,6 +94,8 @@ pub enum Failure {
     VersionMismatch,
     /// The server does not let this client in.
     NotAuthorised,
+    /// What answers speaks another protocol.
+    OtherProtocol,
 }
 
 impl Failure {
@@ -101,7 +103,7 @@ impl Failure {
     pub fn is_final(self) -> bool {
         match self {
             Self::Unreachable | Self::Busy => false,
-            Self::VersionMismatch | Self::NotAuthorised => true,
+            Self::VersionMismatch | Self::NotAuthorised | Self::OtherProtocol => true,
         }
     }
 }
