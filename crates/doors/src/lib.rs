@@ -20,7 +20,7 @@ pub use sessions::Sessions;
 #[non_exhaustive]
 pub enum DoorError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    #[error("cannot listen on {address}: {source}{}", perhaps_in_use(source))]
     Listen {
         /// Which address.
         address: String,
@@ -33,6 +33,11 @@ pub enum DoorError {
     /// The system gives no threads to keep processors awake.
     #[error("cannot start a thread: {0}; try without native.awake_us")]
     Threads(std::io::Error),
+}
+
+fn perhaps_in_use(error: &std::io::Error) -> &'static str {
+    let in_use = error.kind() == std::io::ErrorKind::AddrInUse;
+    if in_use { "; is another server running there?" } else { "" }
 }
 
 /// A runtime as doors want it: it looks for new events after every few turns, so that busy

@@ -6,6 +6,7 @@
 //! one door can show the clients of another without knowing it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -121,12 +122,25 @@ pub struct Sessions {
 #[derive(Debug, Default)]
 struct Inner {
     sessions: Mutex<BTreeMap<u64, Arc<Session>>>,
-    last_number: AtomicU64,
+    last_number: Arc<AtomicU64>,
 }
 
 impl Sessions {
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Session>>> {
         self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A list of its own for another door, whose sessions have other numbers than those here.
+    #[must_use]
+    pub(crate) fn neighbour(&self) -> Self {
+        let last_number = Arc::clone(&self.inner.last_number);
+        Self { inner: Arc::new(Inner { sessions: Mutex::default(), last_number }) }
+    }
+
+    /// Those with a number after this one, in the order of their numbers.
+    pub(crate) fn after(&self, number: u64) -> Vec<Arc<Session>> {
+        let range = (Bound::Excluded(number), Bound::Unbounded);
+        self.lock().range(range).map(|(_, session)| Arc::clone(session)).collect()
     }
 
     /// A session with a number of its own, not in the list yet.
@@ -138,8 +152,13 @@ impl Sessions {
 
     /// Puts a session of one subscription into the list, for as long as the seat is held.
     pub(crate) fn seat(&self, session: Arc<Session>, follows: (u64, bool)) -> Seat {
-        let number = session.number;
         session.follows.lock().unwrap_or_else(PoisonError::into_inner).add(1, follows);
+        self.sit(session)
+    }
+
+    /// Puts a session into the list, for as long as the seat is held.
+    pub(crate) fn sit(&self, session: Arc<Session>) -> Seat {
+        let number = session.number;
         self.lock().insert(number, session);
         Seat { sessions: self.clone(), number }
     }

@@ -33,6 +33,7 @@ use crate::http::{
     atomic, authorization, body, durable, follow, groups, health, messages, metrics, origin, page,
 };
 use crate::http::{problem, publish, source, topics};
+use crate::native::NativeDoor;
 use crate::sessions::{Counted, count_connections};
 use crate::{DoorError, sockets};
 
@@ -115,6 +116,8 @@ pub struct HttpDoor {
     chores: JoinSet<()>,
     /// Who is connected at other doors, by the door's name.
     neighbours: Vec<(&'static str, Sessions)>,
+    /// Who is connected here.
+    sessions: Sessions,
 }
 
 /// What is answered: little until the broker is there, then everything.
@@ -156,19 +159,23 @@ impl HttpDoor {
             accepting,
             chores,
             neighbours,
+            sessions: Sessions::default(),
         })
     }
 
-    /// Shows the clients of another door on the page too. To be said before [`HttpDoor::serve`].
-    pub fn beside(&mut self, door: &'static str, sessions: Sessions) {
-        self.neighbours.push((door, sessions));
+    /// Shows the clients of the native door on the page too, and those of this door in the
+    /// other's list. To be said before [`HttpDoor::serve`].
+    pub fn beside(&mut self, native: &NativeDoor) {
+        self.sessions = native.sessions().neighbour();
+        native.list_beside(self.sessions.clone());
+        self.neighbours.push(("native", native.sessions()));
     }
 
     /// Serves this broker from now on, in the runtime that this is called in. `metrics` is
     /// what `/metrics` shows, if anything is recorded.
     pub fn serve(&mut self, broker: Broker, metrics: Option<PrometheusHandle>) {
         let since = broker.now();
-        let sessions = Sessions::default();
+        let sessions = self.sessions.clone();
         let mut doors = std::mem::take(&mut self.neighbours);
         doors.push(("http", sessions.clone()));
         let shared = Shared {

@@ -1,8 +1,7 @@
 //! Questions about topics, messages, clients and the server, and their answers.
 
 use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use gapless_broker::{Delivered, MemberInfo, SubscriberInfo, SubscriberState, block_on};
 use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp, TopicName};
@@ -112,11 +111,11 @@ fn stats(shared: &Shared) -> serde_json::Value {
 
 pub(crate) fn client_list(shared: &Shared, after: u64, limit: u32) -> ClientList {
     let limit = (limit as usize).clamp(1, LIST_MAX);
-    let sessions: Vec<Arc<Session>> = shared
-        .sessions()
-        .range((Excluded(after), Unbounded))
-        .map(|(_, session)| Arc::clone(session))
-        .collect();
+    let mut sessions = shared.sessions.after(after);
+    for neighbour in shared.neighbours() {
+        sessions.extend(neighbour.after(after));
+    }
+    sessions.sort_unstable_by_key(|session| session.number);
     let known: BTreeMap<u64, SubscriberInfo> =
         shared.broker.subscribers().into_iter().map(|info| (info.id, info)).collect();
     let room = page_bytes(shared);

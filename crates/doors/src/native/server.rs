@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gapless_broker::Broker;
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) in_flight_bytes: AtomicUsize,
     pub(crate) fairness: Fairness,
     pub(crate) awake: Option<Awake>,
+    /// Clients of other doors, which are listed beside its own.
+    neighbours: Mutex<Vec<Sessions>>,
     connections: metrics::Gauge,
     closing: watch::Receiver<bool>,
 }
@@ -41,6 +43,10 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn sessions(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Session>>> {
         self.sessions.lock()
+    }
+
+    pub(crate) fn neighbours(&self) -> Vec<Sessions> {
+        self.neighbours.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Resolves when the door is closing.
@@ -79,6 +85,7 @@ impl NativeDoor {
             in_flight_bytes: AtomicUsize::new(0),
             fairness: Fairness::new(Instant::now()),
             awake,
+            neighbours: Mutex::default(),
             connections: count_connections("native"),
             closing,
         });
@@ -105,6 +112,12 @@ impl NativeDoor {
     /// Its clients, for whoever wants to look at them.
     pub fn sessions(&self) -> Sessions {
         self.shared.sessions.clone()
+    }
+
+    /// Lists the clients of another door too, whose numbers must come from the same count.
+    pub(crate) fn list_beside(&self, sessions: Sessions) {
+        let neighbours = &self.shared.neighbours;
+        neighbours.lock().unwrap_or_else(PoisonError::into_inner).push(sessions);
     }
 
     /// How many clients are connected.

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::http::problem::Problem;
 use crate::http::server::Shared;
+use crate::sessions::{Listed, Seat};
 
 /// Longest name of a member, in bytes.
 const NAME_BYTES_MAX: usize = 128;
@@ -49,6 +50,8 @@ pub(super) struct Session {
     pub(super) taking: tokio::sync::Mutex<Taking>,
     life: Mutex<Life>,
     ended: watch::Sender<bool>,
+    /// Its place in the list of clients, while it lives.
+    _listed: (Listed, Seat),
 }
 
 /// What is needed to take messages.
@@ -148,6 +151,10 @@ impl Members {
         }
         // It may take as many as a fetch asks for, and nothing before.
         let member = shared.broker.join_group(group, &Join { name: key.1.clone(), window: 0 })?;
+        let client = shared.sessions.new_session("http".to_owned(), shared.broker.now());
+        client.rename(key.1.clone());
+        let listed = client.note_member(number, member.handle());
+        let listed = (listed, shared.sessions.sit(client));
         let session = Arc::new(Session {
             number,
             group: group.clone(),
@@ -160,6 +167,7 @@ impl Members {
             }),
             life: Mutex::default(),
             ended: watch::Sender::new(false),
+            _listed: listed,
         });
         map.next += 1;
         map.by_number.insert(number, Arc::clone(&session));
