@@ -32,7 +32,7 @@ const unreachable = (page) => page.evaluate(() => {
   return found;
 });
 
-test("d10 nothing is cut off at 375 and 768 px", async ({ server, page, shot }) => {
+test("nothing is cut off at 375 and 768 px", async ({ server, page, shot }) => {
   const topic = "narrow.a-name-that-takes-much-room.telemetry";
   await server.create(topic);
   for (let number = 1; number <= 20; number++) await server.publish(topic, `{"a":${number},"text":"some words"}`, "?key=k");
@@ -67,7 +67,7 @@ test("d10 nothing is cut off at 375 and 768 px", async ({ server, page, shot }) 
   await page.getByRole("heading", { name: "Events" }).waitFor();
 });
 
-test("d9 events tell of groups and dead letters", async ({ server, page, shot }) => {
+test("events tell of groups and dead letters", async ({ server, page, shot }) => {
   await page.goto(`${server.url}/#/events`);
   await page.locator("#status[data-state=live]").waitFor();
   // The server listens to events only from when somebody looks.

@@ -19,7 +19,7 @@ async function isFresh(page) {
   assert.equal(opacity, "1");
 }
 
-test("d8 a server that was killed is old news after three seconds", async ({ server, page, shot }) => {
+test("a server that was killed is old news after three seconds", async ({ server, page, shot }) => {
   await page.goto(`${server.url}/#/`);
   await isFresh(page);
   await server.stop("SIGKILL");
@@ -33,7 +33,7 @@ test("d8 a server that was killed is old news after three seconds", async ({ ser
   await isFresh(page);
 });
 
-test("d8 a server that hangs is noticed though its connection stands", async ({ server, page, shot }) => {
+test("a server that hangs is noticed though its connection stands", async ({ server, page, shot }) => {
   await page.goto(`${server.url}/#/topics`);
   await isFresh(page);
   server.process.kill("SIGSTOP");

@@ -75,7 +75,7 @@ keys! {
 }
 
 /// Variables that stand for flags, not for keys.
-const FLAGS: [&str; 4] = ["config", "server", "wait", "log"];
+const FLAGS: [&str; 5] = ["config", "server", "wait", "timeout", "log"];
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,8 +106,8 @@ pub(crate) enum ConfigError {
     BadValue { key: &'static str, value: String, from: Source, why: String },
     #[error("cannot read {}: {source}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{} is no TOML: {why}", .path.display())]
-    Syntax { path: PathBuf, why: String },
+    #[error("{}:{line}: not valid TOML: {why}", .path.display())]
+    Syntax { path: PathBuf, line: usize, why: String },
     #[error("{key} = {value} ({from}) cannot be used: a key has one value, as in {key} = \"…\"")]
     NoText { key: String, value: String, from: Source },
     #[error("`{0}` is no setting; write it as key=value")]
@@ -175,7 +175,9 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            ConfigError::Syntax { path: path.to_owned(), why: error.message().to_owned() }
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            ConfigError::Syntax { path: path.to_owned(), line, why: error.message().to_owned() }
         })?;
         self.add_table("", &table, path)
     }
@@ -331,8 +333,9 @@ mod tests {
 
     #[test]
     fn rubbish_in_the_file_is_told() {
-        let file = file_with("data = ");
-        assert!(matches!(load(Some(file.path()), &[], &[]), Err(ConfigError::Syntax { .. })));
+        let file = file_with("data = 'x'\n\n[native]\nlisten = nonsense\n");
+        let error = load(Some(file.path()), &[], &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("{}:4: not valid TOML", file.path().display())), "{error}");
         let missing = Path::new("does-not-exist.toml");
         assert!(matches!(load(Some(missing), &[], &[]), Err(ConfigError::Read { .. })));
         assert!(matches!(load(None, &[], &["data"]), Err(ConfigError::NoPair(_))));

@@ -19,7 +19,8 @@ message. Results go to stdout, everything said besides (notes, progress, logs, e
 stderr. Colours are for terminals only, and for nobody when `NO_COLOR` is set.
 
 With `--json` an error is one line on stderr: `{\"error\", \"hint\", \"code\", \"exit\"}`, where
-`code` is the number in the protocol's list of errors, if the server gave one.
+`code` is the number in the protocol's list of errors, if the server gave one. A connection that is
+lost, and tried again, is a line on stderr too: `{\"event\": \"offline\", \"why\"}`.
 ";
 
 fn page() -> String {

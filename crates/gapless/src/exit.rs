@@ -71,6 +71,17 @@ impl Failure {
         Self::new(Exit::Words, message)
     }
 
+    /// What the parser of the command line says: the first paragraph is what is wrong, the rest
+    /// is what to do.
+    pub(crate) fn of_words(text: &str) -> Self {
+        let (wrong, rest) = text.trim_end().split_once("\n\n").unwrap_or((text.trim_end(), ""));
+        let wrong = wrong.strip_prefix("error: ").unwrap_or(wrong);
+        let wrong: Vec<&str> = wrong.lines().map(str::trim).collect();
+        let rest: Vec<&str> = rest.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let failure = Self::words(wrong.join(" "));
+        if rest.is_empty() { failure } else { failure.hint(rest.join("\n")) }
+    }
+
     pub(crate) fn not_found(message: impl fmt::Display) -> Self {
         Self::new(Exit::NotFound, message)
     }
@@ -111,6 +122,16 @@ mod tests {
             assert_eq!(*exit as usize, number);
             assert!(!exit.meaning().is_empty());
         }
+    }
+
+    #[test]
+    fn what_the_parser_says_is_a_failure_with_a_hint() {
+        let text = "error: these were not provided:\n  <TOPIC>\n\nUsage: gapless pub\n\nMore.\n";
+        let failure = Failure::of_words(text);
+        assert_eq!(failure.message, "these were not provided: <TOPIC>");
+        assert_eq!(failure.hint.as_deref(), Some("Usage: gapless pub\nMore."));
+        assert_eq!(failure.exit, Exit::Words);
+        assert_eq!(Failure::of_words("error: short").hint, None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use cmd::{Cli, Command, Global};
 use config::{Config, ConfigError};
@@ -29,7 +30,10 @@ use output::Output;
 const CONFIG_FILE: &str = "gapless.toml";
 
 fn main() -> ExitCode {
-    let Cli { command, global } = Cli::parse();
+    let Cli { command, global } = match Cli::try_parse() {
+        Ok(parsed) => parsed,
+        Err(error) => return wrong_words(&error),
+    };
     let command = command.unwrap_or(Command::Serve(cmd::serve::ServeOptions::default()));
     let mut out = Output::new(global.json, global.quiet);
     let done = run(command, &global, &mut out).and_then(|exit| {
@@ -44,6 +48,28 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit as u8)
         }
     }
+}
+
+/// Says what is wrong with the words in the same way as everything else that fails; help and
+/// version are no failures.
+fn wrong_words(error: &clap::Error) -> ExitCode {
+    let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+    let help = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => !as_json,
+        _ => false,
+    };
+    if help {
+        error.exit();
+    }
+    let failure = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Failure::words("a command is missing").hint("see them all with --help")
+        }
+        _ => Failure::of_words(&error.to_string()),
+    };
+    Output::new(as_json, false).failure(&failure);
+    ExitCode::from(failure.exit as u8)
 }
 
 fn run(command: Command, global: &Global, out: &mut Output) -> Done {

@@ -1,20 +1,21 @@
 //! Talking to a server: connecting, and turning its errors into failures that help.
 
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use gapless_client::{
     Address, AskError, Backoff, Client, ClientLimits, ConnectError, ConnectOptions, ErrorCode,
-    Fate, PublishError, SubscriptionError, Trouble,
+    Fate, GaveUp, PublishError, State, SubscriptionError, Trouble,
 };
 use gapless_core::{Pattern, RejectReason, TopicName};
+use serde_json::json;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 
 use crate::cmd::{Global, SERVER_DEFAULT};
 use crate::exit::{Done, Exit, Failure};
-use crate::output::Output;
+use crate::output::{Output, Paint};
 use crate::values;
 
 /// How long one attempt to reach a server may take.
@@ -35,26 +36,87 @@ pub(crate) fn with_client(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = connect(global).await?;
-        let done = command(&client, out).await;
+        let mut state = client.state();
+        let say = Losses::new(out);
+        let done = {
+            let command = command(&client, out);
+            tokio::pin!(command);
+            loop {
+                tokio::select! {
+                    biased;
+                    done = &mut command => break done,
+                    Ok(()) = state.changed() => say.changed(&client, *state.borrow_and_update()),
+                }
+            }
+        };
         client.close(CLOSE_WAIT).await;
         done
     })
 }
 
+/// Says on stderr that the connection is lost, whatever the command does meanwhile: one that
+/// waits for a server must not look as if it hung.
+struct Losses {
+    json: bool,
+    quiet: bool,
+    paint: Paint,
+}
+
+impl Losses {
+    fn new(out: &Output) -> Self {
+        Self { json: out.json, quiet: out.quiet, paint: out.paint_notes }
+    }
+
+    fn changed(&self, client: &Client, state: State) {
+        if state != State::Offline || self.quiet {
+            return;
+        }
+        let why = client.last_trouble();
+        let text = if self.json {
+            json!({ "event": "offline", "why": why }).to_string()
+        } else {
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            self.paint.dim(format_args!("the connection is lost{why}; trying again"))
+        };
+        // A line of progress may be there, which has no end.
+        let clear = if io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
+        let _ = writeln!(io::stderr(), "{clear}{text}");
+    }
+}
+
 async fn connect(global: &Global) -> Result<Client, Failure> {
     let address: Address = global.server.parse().map_err(Failure::words)?;
     reach(&address, global.wait).await.map_err(|error| unreachable(&address, &error))?;
-    let limits = ClientLimits { connect_wait: REACH_WAIT, ..ClientLimits::default() };
+    let usual = ClientLimits::default();
+    let limits = ClientLimits {
+        connect_wait: REACH_WAIT,
+        answer_wait: global.timeout,
+        // Sent again much later, a message could be stored twice.
+        publish_wait: global.timeout.min(usual.publish_wait),
+        ..usual
+    };
     // Somebody looks at it: a server that is back is to be found soon.
     let backoff = Backoff { most: Duration::from_secs(2), ..Backoff::default() };
     let name = format!("gapless cli {}", std::process::id());
     let options = ConnectOptions::new([&global.server]).name(name).limits(limits).backoff(backoff);
     Client::connect(options).await.map_err(|error| match error {
         ConnectError::Address(_) => Failure::words(error),
+        ConnectError::GaveUp(GaveUp::Http) => http_port(&address),
         ConnectError::GaveUp(_) => Failure::new(Exit::Rejected, error),
         error => Failure::new(Exit::NoConnection, format!("{address}: {error}"))
             .hint("something listens there, but does not answer as gapless does"),
     })
+}
+
+/// The two ports are easily taken for each other.
+fn http_port(address: &Address) -> Failure {
+    let host = match address {
+        Address::Tcp(address) => address.rsplit_once(':').map_or("HOST", |(host, _)| host),
+        Address::Unix(_) => "HOST",
+    };
+    let native = SERVER_DEFAULT.rsplit_once(':').map_or("4281", |(_, port)| port);
+    Failure::new(Exit::NoConnection, format!("{address} is an HTTP port"))
+        .hint(format!("use the native one, {native} unless it was set: --server {host}:{native}"))
 }
 
 /// Whether somebody listens; tries again for a while if nobody does. The client would try
@@ -126,7 +188,7 @@ pub(crate) async fn published(client: &Client, error: PublishError, topic: &Topi
         PublishError::Rejected(RejectReason::UnknownTopic | RejectReason::NoSubscribers)
             if !exists(client, topic).await =>
         {
-            let hint = format!("make it with: gapless topic create {topic}, or add --create");
+            let hint = format!("create it with: gapless topic create {topic}, or add --create");
             no_topic(client, topic).await.hint(hint)
         }
         PublishError::Rejected(reason) => {
@@ -169,7 +231,7 @@ async fn server(client: &Client, trouble: Trouble, topic: Option<&TopicName>) ->
             no_topic(client, topic).await
         }
         (Some(ErrorCode::NeedsTopic), _) => Failure::new(Exit::Rejected, trouble.message)
-            .hint("patterns begin with beginning, now or a token"),
+            .hint("patterns begin with beginning, now, a time or a token"),
         (Some(ErrorCode::TopicExists), Some(topic)) => {
             Failure::new(Exit::Rejected, format!("topic {topic} exists with other settings"))
                 .hint(format!("see it: gapless topic show {topic}; change it: gapless topic set"))
@@ -208,7 +270,7 @@ pub(crate) async fn no_topic(client: &Client, topic: &TopicName) -> Failure {
     let near = near_topic(client, topic).await;
     let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
     Failure::not_found(format!("there is no topic {topic}{near}"))
-        .hint(format!("make it with: gapless topic create {topic}"))
+        .hint("see what there is: gapless topic ls")
         .code(ErrorCode::UnknownTopic.number())
 }
 

@@ -3,8 +3,10 @@
 //! Each reader refuses with an example of what it would have taken. None reads a clock: what
 //! is relative stays so until it is resolved.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, TypedValueParser};
 use gapless_client::Token;
 use gapless_core::{Durability, Mode, OnGap, Pattern, Seq, Timestamp, TopicName};
 
@@ -150,34 +152,79 @@ pub(crate) fn start(text: &str) -> Result<Start, String> {
     ))
 }
 
-/// A header: `name=value`.
+/// A header: `name=value`, or `Name: value` as curl has it.
 pub(crate) fn header(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("that is no header; write it like trace=abc123".to_owned()),
+    let at = text.find(['=', ':']);
+    let pair = at.map(|at| (text[..at].trim_end(), &text[at + 1..], &text[at..=at]));
+    match pair {
+        Some((name, value, "=")) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some((name, value, _)) if !name.is_empty() => {
+            Ok((name.to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("that is no header; write it like trace=abc123 or 'Trace: abc123'".to_owned()),
+    }
+}
+
+/// One of a few words: shells complete them, and help texts list them.
+#[derive(Clone)]
+pub(crate) struct Words<T> {
+    words: &'static [&'static str],
+    parse: fn(&str) -> Result<T, String>,
+}
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Words<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        self.parse.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.words.iter().map(PossibleValue::new)))
     }
 }
 
 /// `memory`, `written` or `flushed`.
-pub(crate) fn durability(text: &str) -> Result<Durability, String> {
-    Durability::from_name(text).ok_or_else(|| {
-        "use memory (fast), written (survives kill -9) or flushed (survives power loss)".to_owned()
-    })
+pub(crate) fn durability() -> Words<Durability> {
+    let parse = |text: &str| {
+        Durability::from_name(text).ok_or_else(|| {
+            "use memory (fast), written (survives kill -9) or flushed (survives power loss)"
+                .to_owned()
+        })
+    };
+    Words { words: &["memory", "written", "flushed"], parse }
 }
 
 /// `shared`, `keyed` or `ordered`.
-pub(crate) fn mode(text: &str) -> Result<Mode, String> {
-    Mode::from_name(text).ok_or_else(|| {
-        "use shared (any member gets any message), keyed (a key's messages one after the other) \
-         or ordered (one member gets all)"
-            .to_owned()
-    })
+pub(crate) fn mode() -> Words<Mode> {
+    let parse = |text: &str| {
+        Mode::from_name(text).ok_or_else(|| {
+            "use shared (any member gets any message), keyed (a key's messages one after the \
+             other) or ordered (one member gets all)"
+                .to_owned()
+        })
+    };
+    Words { words: &["shared", "keyed", "ordered"], parse }
 }
 
 /// `stop` or `continue`.
-pub(crate) fn on_gap(text: &str) -> Result<OnGap, String> {
-    OnGap::from_name(text)
-        .ok_or_else(|| "use stop (until somebody resumes it) or continue".to_owned())
+pub(crate) fn on_gap() -> Words<OnGap> {
+    let parse = |text: &str| {
+        OnGap::from_name(text)
+            .ok_or_else(|| "use stop (until somebody resumes it) or continue".to_owned())
+    };
+    Words { words: &["stop", "continue"], parse }
+}
+
+/// A level, or a filter of levels by module, which is checked where logging begins.
+pub(crate) fn log_level() -> Words<String> {
+    let parse = |text: &str| Ok(text.to_owned());
+    Words { words: &["off", "error", "warn", "info", "debug", "trace"], parse }
 }
 
 /// The name of a topic.
@@ -271,7 +318,9 @@ mod tests {
     fn a_header_is_a_pair() {
         assert_eq!(header("a=b=c"), Ok(("a".into(), "b=c".into())));
         assert_eq!(header("a="), Ok(("a".into(), String::new())));
-        assert!(header("a").is_err() && header("=b").is_err());
+        assert_eq!(header("Trace-Id: x y: z "), Ok(("Trace-Id".into(), "x y: z".into())));
+        assert_eq!(header("a=b: c"), Ok(("a".into(), "b: c".into())));
+        assert!(header("a").is_err() && header("=b").is_err() && header(": b").is_err());
     }
 
     #[test]

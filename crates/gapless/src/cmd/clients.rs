@@ -21,12 +21,13 @@ Examples:
 States: connected (follows nothing), recovering (reads history), online (live), offline; of
 a member of a group: member, or standby while another of an ordered group gets the messages.
 A place is the last seq (of one topic) or position (of a pattern) it was handed; of a member
-how many messages are with it. The command itself is in the list.";
+how many messages are with it. Members of groups over HTTP live between requests; their address is
+http. The command itself is in the list.";
 
 /// Clients asked for at a time.
 const PAGE: u32 = 500;
 
-/// Show who is connected, what they follow, their groups, and where they stand
+/// Show who is connected, natively or over HTTP, what they follow, and where they stand
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ClientsOptions {}

@@ -28,7 +28,7 @@ pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) ->
     if let Some(name) = &options.key {
         let key = Config::key(name)?;
         let value = config.text(key.name);
-        let json = json!({ "value": value, "source": config.source(key.name).to_string() });
+        let json = value_json(config, key);
         if out.json {
             out.json_line(&json)?;
         } else {
@@ -37,10 +37,7 @@ pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) ->
         return Ok(Exit::Ok);
     }
     if out.json {
-        let row = |key: &Key| {
-            let source = config.source(key.name).to_string();
-            (key.name.to_owned(), json!({ "value": config.text(key.name), "source": source }))
-        };
+        let row = |key: &Key| (key.name.to_owned(), value_json(config, key));
         let all: Map<String, Value> = KEYS.iter().map(row).collect();
         out.line(format_args!("{:#}", Value::Object(all)))?;
         return Ok(Exit::Ok);
@@ -53,15 +50,24 @@ pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) ->
     Ok(Exit::Ok)
 }
 
+/// The number that a text is, if it is one that TOML can hold.
+fn number(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number| *number >= 0)
+}
+
+fn value_json(config: &Config, key: &Key) -> Value {
+    let (text, source) = (config.text(key.name), config.source(key.name).to_string());
+    let value = number(text).map_or_else(|| text.into(), Value::from);
+    json!({ "value": value, "source": source })
+}
+
 /// Every key as a line of TOML, and a comment.
 fn lines(config: &Config) -> impl Iterator<Item = (String, String)> {
     KEYS.iter().map(|key| {
         let text = config.text(key.name);
-        let is_number = text.parse::<u64>().is_ok_and(|number| number <= i64::MAX as u64);
-        let value = if is_number {
-            text.to_owned()
-        } else {
-            toml::Value::String(text.to_owned()).to_string()
+        let value = match number(text) {
+            Some(number) => number.to_string(),
+            None => toml::Value::String(text.to_owned()).to_string(),
         };
         let comment = format!("# {}; {}", config.source(key.name), key.help);
         (format!("{} = {value}", key.name), comment)

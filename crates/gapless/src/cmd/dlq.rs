@@ -88,7 +88,7 @@ enum DlqCommand {
         after_help = "Examples:\n  gapless dlq rm billing 7 --yes\n  gapless dlq rm billing \
                             --all"
     )]
-    #[command(visible_alias = "remove")]
+    #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// Of which group
         #[arg(value_parser = values::topic)]
@@ -135,17 +135,21 @@ pub(crate) fn run(options: DlqOptions, global: &Global, out: &mut Output) -> Don
         DlqCommand::Show { group, seq } => with_client(global, out, async |client, out| {
             let found = client.dead_letter(&group, Seq(seq)).await;
             let Some(letter) = or_failure(client, &group, found).await? else {
-                let why = format!("group {group} has no dead letter {seq}");
-                return Err(Failure::not_found(why).hint(format!("gapless dlq ls {group}")));
+                return Err(no_letter(&group, seq));
             };
             show(&letter, out)?;
             Ok(Exit::Ok)
         }),
         DlqCommand::Redrive { group, which, rate } => {
-            let filter = which.filter();
+            let (seq, filter) = (which.seq.filter(|_| rate.is_none()), which.filter());
             with_client(global, out, async |client, out| {
                 let moved = client.redrive(&group, filter, rate).await;
                 let moved = or_failure(client, &group, moved).await?;
+                if moved.count == 0
+                    && let Some(seq) = seq
+                {
+                    return Err(no_letter(&group, seq));
+                }
                 let value = json!({ "redriven": moved.count, "goes_on": moved.goes_on });
                 let text = if moved.goes_on {
                     format!(
@@ -169,16 +173,26 @@ pub(crate) fn run(options: DlqOptions, global: &Global, out: &mut Output) -> Don
             if !yes && !ask(&format!("Remove these dead letters of {group}, for good?"))? {
                 return Err(Failure::failed("nothing was removed"));
             }
-            let filter = which.filter();
+            let (seq, filter) = (which.seq, which.filter());
             with_client(global, out, async |client, out| {
                 let removed = client.remove_dead_letters(&group, filter).await;
                 let removed = or_failure(client, &group, removed).await?;
+                if removed == 0
+                    && let Some(seq) = seq
+                {
+                    return Err(no_letter(&group, seq));
+                }
                 let text = format!("{} removed", human_number(removed));
                 out.result(&json!({ "removed": removed }), text)?;
                 Ok(Exit::Ok)
             })
         }
     }
+}
+
+fn no_letter(group: &TopicName, seq: u64) -> Failure {
+    Failure::not_found(format!("group {group} has no dead letter {seq}"))
+        .hint(format!("see what there is: gapless dlq ls {group}"))
 }
 
 fn list(group: &TopicName, from: u64, count: u64, global: &Global, out: &mut Output) -> Done {

@@ -33,7 +33,7 @@ pub(crate) struct DoctorOptions {
     #[arg(long)]
     repair: bool,
     /// Repair also where something is given up for good, without asking
-    #[arg(long, requires = "repair")]
+    #[arg(long, short, requires = "repair")]
     yes: bool,
 }
 

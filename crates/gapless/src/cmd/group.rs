@@ -1,4 +1,4 @@
-//! `gapless group`: makes, lists, shows, sets, pauses, resets and removes groups.
+//! `gapless group`: creates, lists, shows, sets, pauses, resets and removes groups.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ Examples:
 /// Groups asked for at a time.
 const PAGE: u32 = 500;
 
-/// Make, list, show, set, pause, reset and remove groups
+/// Create, list, show, set, pause, reset and remove groups
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GroupOptions {
@@ -57,8 +57,8 @@ pub(crate) struct GroupOptions {
 
 #[derive(Debug, Subcommand)]
 enum GroupCommand {
-    /// Make a group
-    #[command(after_help = CREATE_EXAMPLES)]
+    /// Create a group
+    #[command(after_help = CREATE_EXAMPLES, visible_alias = "add")]
     Create {
         /// Its name
         #[arg(value_parser = values::topic)]
@@ -67,7 +67,7 @@ enum GroupCommand {
         #[arg(value_parser = values::pattern)]
         source: Pattern,
         /// Who gets which message: shared, keyed or ordered
-        #[arg(long, default_value = "shared", value_parser = values::mode)]
+        #[arg(long, default_value = "shared", value_parser = values::mode())]
         mode: Mode,
         /// Where to begin
         #[arg(long, value_name = "PLACE", value_parser = values::start)]
@@ -86,6 +86,7 @@ enum GroupCommand {
     },
     /// Show how a group stands, and why it does not move
     #[command(after_help = "Examples:\n  gapless group show billing")]
+    #[command(visible_alias = "info")]
     Show {
         /// Which group
         #[arg(value_parser = values::topic)]
@@ -132,7 +133,7 @@ enum GroupCommand {
     /// Remove a group with its dead letters; its source stays
     #[command(after_help = "Examples:\n  gapless group rm billing\n  gapless group rm billing \
                             --yes     without asking")]
-    #[command(visible_alias = "remove")]
+    #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// Which group
         #[arg(value_parser = values::topic)]
@@ -160,7 +161,7 @@ pub(crate) struct Given {
     #[arg(long, value_name = "BOOL")]
     dead_letters: Option<bool>,
     /// What to do when messages it had not done are gone: stop or continue [default: stop]
-    #[arg(long, value_parser = values::on_gap)]
+    #[arg(long, value_parser = values::on_gap())]
     on_gap: Option<OnGap>,
     /// Most messages in flight with all members [default: 1000000]
     #[arg(long, value_name = "COUNT")]
@@ -169,7 +170,7 @@ pub(crate) struct Given {
     #[arg(long, value_name = "COUNT")]
     member_in_flight: Option<u32>,
     /// How safe acks must be before they are confirmed: memory, written or flushed
-    #[arg(long, value_parser = values::durability)]
+    #[arg(long, value_parser = values::durability())]
     durability: Option<Durability>,
 }
 
@@ -218,10 +219,14 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
             given.apply(&mut settings);
             settings.validate().map_err(Failure::words)?;
             with_client(global, out, async |client, out| {
+                let was_there = client.describe_group(&name).await.is_ok();
                 let made = client.create_group(&name, settings).await;
                 let info = or_failure(client, &name, made).await?;
-                let text = format!("group {name} is there ({})", summary(&info.settings));
-                out.result(&info_json(&info), text)?;
+                let what = if was_there { "is there already" } else { "created" };
+                let text = format!("group {name} {what} ({})", summary(&info.settings));
+                let mut value = info_json(&info);
+                value["created"] = (!was_there).into();
+                out.result(&value, text)?;
                 Ok(Exit::Ok)
             })
         }

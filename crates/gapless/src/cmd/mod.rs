@@ -37,7 +37,7 @@ First steps:
 
 Every command explains itself with examples: gapless help pub";
 
-/// Pub/sub, durable topics, outbox and jobs, with no gap.
+/// Pub/sub, durable topics and consumer groups, with no gap.
 ///
 /// Without a command, `serve` is run.
 #[derive(Debug, Parser)]
@@ -83,15 +83,26 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "TIME", env = "GAPLESS_WAIT", hide_env_values = true)]
     #[arg(default_value = "1s", value_parser = values::duration)]
     pub(crate) wait: Duration,
+    /// How long the server may take to answer, its restart included (for a publish at most 90s);
+    /// a `sub` that follows waits for ever
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        env = "GAPLESS_TIMEOUT",
+        hide_env_values = true
+    )]
+    #[arg(default_value = "30s", value_parser = values::duration)]
+    pub(crate) timeout: Duration,
     /// Print JSON: one value, or one line for each message
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Say nothing but what was asked for
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
-    /// What to log to stderr: error, warn, info, debug or trace [default: info for serve, else
-    /// error]
+    /// What to log to stderr [default: info for serve, else error]
     #[arg(long, global = true, value_name = "LEVEL", env = "GAPLESS_LOG", hide_env_values = true)]
+    #[arg(value_parser = values::log_level())]
     pub(crate) log: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use gapless_broker::{Clock, SystemClock};
-use gapless_client::{Ack, AskError, Client, ErrorCode, PublishError, Publishing};
+use gapless_client::{Ack, AskError, Client, ErrorCode, Fate, PublishError, Publishing};
 use gapless_core::{
     Durability, Expect, Message, PublishOptions, Seq, Timestamp, TopicName, TopicSettings,
 };
@@ -64,7 +64,7 @@ pub(crate) struct PubOptions {
     /// Remove the key: a message without a body
     #[arg(long, requires = "key", conflicts_with_all = ["message", "file", "lines"])]
     tombstone: bool,
-    /// A header; may be repeated
+    /// A header, as NAME=VALUE or 'Name: value'; may be repeated
     #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = values::header)]
     header: Vec<(String, String)>,
     /// The message's own id: the same id again is not stored again
@@ -85,14 +85,15 @@ pub(crate) struct PubOptions {
     /// Publish only if the key's last seq is this; 0 if there must be none
     #[arg(long, value_name = "SEQ", requires = "key", conflicts_with = "lines")]
     expect_key_seq: Option<u64>,
-    /// How safe it must be before the ack: memory, written or flushed
-    #[arg(long, value_parser = values::durability)]
+    /// How safe it must be before the ack
+    #[arg(long, value_parser = values::durability())]
     durability: Option<Durability>,
-    /// Make the topic if it is missing
+    /// Create the topic if it is missing
     #[arg(long)]
     create: bool,
-    /// Publish it so many times
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Publish it this many times
+    #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(conflicts_with = "lines")]
     count: u64,
 }
 
@@ -197,9 +198,13 @@ fn bodies(options: &PubOptions, out: &mut Output) -> Result<mpsc::Receiver<Body>
 fn input(file: Option<&Path>) -> Result<Box<dyn Read + Send>, Failure> {
     match file {
         Some(path) if path != Path::new("-") => {
-            let file = File::open(path).map_err(|error| {
-                Failure::words(format!("cannot read {}: {error}", path.display()))
-            })?;
+            let failed = |why: &dyn std::fmt::Display| {
+                Failure::words(format!("cannot read {}: {why}", path.display()))
+            };
+            let file = File::open(path).map_err(|error| failed(&error))?;
+            if file.metadata().is_ok_and(|about| about.is_dir()) {
+                return Err(failed(&"it is a folder"));
+            }
             Ok(Box::new(file))
         }
         _ => Ok(Box::new(io::stdin())),
@@ -312,7 +317,10 @@ async fn publish(
                 waiting.pop_front();
                 match ack {
                     Ok(ack) => acked(&ack, wishes, &mut tally, out)?,
-                    Err(error) => return Err(stopped(client, error, wishes, &tally).await),
+                    Err(error) => {
+                        let unknown = waiting.len() as u64 + 1;
+                        return Err(stopped(client, error, wishes, (&tally, unknown)).await);
+                    }
                 }
                 progress.update(|elapsed| tally.text(&wishes.topic, elapsed));
             }
@@ -346,16 +354,26 @@ fn acked(ack: &Ack, wishes: &Wishes, tally: &mut Tally, out: &mut Output) -> Res
     Ok(())
 }
 
-/// Why publishing stopped, and how far it had come.
-async fn stopped(client: &Client, error: PublishError, wishes: &Wishes, tally: &Tally) -> Failure {
+/// Why publishing stopped, and how far it had come; `unanswered` are those without an ack, this
+/// one included.
+async fn stopped(
+    client: &Client,
+    error: PublishError,
+    wishes: &Wishes,
+    (tally, unanswered): (&Tally, u64),
+) -> Failure {
+    let unknown = error.fate() == Fate::Unknown;
     let mut failure = published(client, error, &wishes.topic).await;
     if wishes.many {
-        let before = match tally.last {
+        let mut before = match tally.last {
             Some(last) => {
                 format!("{} messages were acknowledged before it, up to seq {last}", tally.acked)
             }
             None => "no message was acknowledged before it".to_owned(),
         };
+        if unknown {
+            before += &format!("; whether {unanswered} more were stored is not known");
+        }
         failure.hint = Some(match failure.hint {
             Some(hint) => format!("{before}\n{hint}"),
             None => before,

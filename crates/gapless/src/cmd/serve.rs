@@ -81,6 +81,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     let (options, memory) = (broker_options(config)?, memory_budget(config)?);
     let native = native_options(config, &memory)?;
     let http_options = http_options(config, &memory)?;
+    check_addresses(config)?;
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // door before it too, so that whoever asks is told that the store is being opened.
@@ -104,7 +105,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
     if let Some(http) = &mut http {
-        http.beside("native", door.sessions());
+        http.beside(&door);
         http.serve(broker.clone(), Some(metrics));
     }
     // Before it says that it is ready, since whoever reads that may end it at once; and not
@@ -145,6 +146,20 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     closed.map_err(Failure::failed)?;
     tracing::info!("stopped cleanly");
     Ok(Exit::Ok)
+}
+
+/// That addresses to listen on have a port, before anything is opened.
+fn check_addresses(config: &Config) -> Result<(), ConfigError> {
+    for (key, port) in [("native.listen", 4281), ("http.listen", 4280)] {
+        let text = config.text(key);
+        let has_port = text.rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
+        });
+        if !text.is_empty() && !has_port {
+            return Err(config.bad(key, &format!("write it as host:port, like 0.0.0.0:{port}")));
+        }
+    }
+    Ok(())
 }
 
 fn unix_socket(config: &Config, data: &Path) -> Option<PathBuf> {

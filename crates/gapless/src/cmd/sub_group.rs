@@ -8,11 +8,11 @@ use std::time::Duration;
 use gapless_client::{
     AskError, Client, ErrorCode, GroupEvent, Leased, Leases, Member, MemberError, MemberOptions,
 };
-use gapless_core::{GroupSettings, TopicName};
+use gapless_core::{GroupSettings, GroupStart, Mode, Pattern, TopicName};
 use serde_json::json;
 use tokio::time::interval;
 
-use super::group::{no_group, or_failure};
+use super::group::{new_settings, no_group, or_failure};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
 use crate::remote::{Interrupt, asked};
@@ -26,8 +26,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What to take, and until when.
 pub(crate) struct GroupPlan {
     pub(crate) group: TopicName,
-    /// Made with these if it is not there.
-    pub(crate) settings: Option<GroupSettings>,
+    /// What it reads; with this it is created if it is not there.
+    pub(crate) source: Option<Pattern>,
+    /// The mode that was asked for.
+    pub(crate) mode: Option<Mode>,
+    /// Where a new one begins, if that was said.
+    pub(crate) start: Option<GroupStart>,
     pub(crate) count: Option<u64>,
     pub(crate) follow: bool,
     pub(crate) raw: bool,
@@ -36,7 +40,7 @@ pub(crate) struct GroupPlan {
 pub(crate) async fn consume(client: &Client, plan: &GroupPlan, out: &mut Output) -> Done {
     let mut interrupt = Interrupt::listen()?;
     let mut left = plan.count.unwrap_or(u64::MAX);
-    let mut member = join(client, plan, left).await?;
+    let mut member = join(client, plan, left, out).await?;
     let mut look = interval(LOOK_EVERY);
     let mut taken = 0;
     let done = loop {
@@ -74,7 +78,12 @@ pub(crate) async fn consume(client: &Client, plan: &GroupPlan, out: &mut Output)
     done
 }
 
-async fn join(client: &Client, plan: &GroupPlan, left: u64) -> Result<Member, Failure> {
+async fn join(
+    client: &Client,
+    plan: &GroupPlan,
+    left: u64,
+    out: &mut Output,
+) -> Result<Member, Failure> {
     let window = u32::try_from(left).unwrap_or(WINDOW).min(WINDOW);
     let name = format!("gapless sub {}", std::process::id());
     let options = MemberOptions { name, window };
@@ -83,16 +92,44 @@ async fn join(client: &Client, plan: &GroupPlan, left: u64) -> Result<Member, Fa
         let code = ErrorCode::UnknownGroup.number();
         matches!(error, AskError::Server(trouble) if trouble.code == code)
     };
-    if let (Err(error), Some(settings)) = (&known, &plan.settings)
-        && unknown(error)
-    {
-        let made = client.create_group(&plan.group, settings.clone()).await;
-        or_failure(client, &plan.group, made).await?;
+    match (known, &plan.source) {
+        (Ok(info), _) => is_as_asked(&info.settings, plan, out)?,
+        (Err(error), Some(source)) if unknown(&error) => {
+            let (mode, start) = (plan.mode.unwrap_or(Mode::Shared), plan.start);
+            let start = start.unwrap_or(GroupStart::Beginning);
+            let settings = new_settings(source.clone(), mode, start);
+            let made = client.create_group(&plan.group, settings).await;
+            or_failure(client, &plan.group, made).await?;
+        }
+        // Joining says what is wrong.
+        (Err(_), _) => {}
     }
     match client.join_group(&plan.group, options).await {
         Ok(member) => Ok(member),
         Err(error) => Err(failure(client, error, &plan.group).await),
     }
+}
+
+/// A group that is there stays as it is: who asks for another is told so.
+fn is_as_asked(there: &GroupSettings, plan: &GroupPlan, out: &mut Output) -> Result<(), Failure> {
+    let group = &plan.group;
+    let refused = |what: String| {
+        Failure::new(Exit::Rejected, format!("group {group} is there already and {what}")).hint(
+            format!("leave that out, or choose another name; see: gapless group show {group}"),
+        )
+    };
+    if plan.source.as_ref().is_some_and(|source| *source != there.source) {
+        return Err(refused(format!("reads {}", there.source)));
+    }
+    if plan.mode.is_some_and(|mode| mode != there.mode) {
+        return Err(refused(format!("is {}", there.mode)));
+    }
+    if plan.start.is_some_and(|start| start != there.start) {
+        out.note(format_args!(
+            "group {group} is there already and goes on where it was; --from is for a new one"
+        ));
+    }
+    Ok(())
 }
 
 /// Prints messages, at most `left`; gives what was printed.

@@ -11,14 +11,14 @@ use std::task::Poll;
 use clap::{ArgGroup, Args};
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::{
-    Client, Event, From, Gap, Messages, PlaceRange, State, Subscription, SubscriptionError, Token,
+    Client, Event, From, Gap, Messages, PlaceRange, Subscription, SubscriptionError, Token,
 };
 use gapless_core::{Mode, Pattern, TopicName};
 use serde_json::{Value, json};
 
 use super::Global;
 use super::events::event_line;
-use super::group::{group_start, new_settings};
+use super::group::group_start;
 use super::sub_group::{GroupPlan, consume};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
@@ -33,9 +33,9 @@ Examples:
   gapless sub 'orders.>' --no-follow             what is there, then end
   gapless sub orders.created --from seq:42 --count 10
   gapless sub prices --from last-per-key         the newest of each key, then what comes
-  gapless sub audit --from -2h                   the last two hours, then what comes
+  gapless sub 'audit.>' --from -2h               the last two hours, then what comes
   gapless sub 'orders.>' --save orders.place     stop and start it as you like: no gap, no repeat
-  gapless sub 'orders.>' --json | jq .body
+  gapless sub 'orders.>' --json | jq 'select(.event == \"message\").body'
   gapless sub orders.created --group billing     share the work with others; acked when printed
 
 Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a token as it is
@@ -53,10 +53,9 @@ pub(crate) struct SubOptions {
     /// The same as a flag; may be repeated
     #[arg(long, value_name = "PATTERN", value_parser = values::pattern)]
     pattern: Vec<Pattern>,
-    /// Where to begin
+    /// Where to begin [default: beginning]
     #[arg(long, value_name = "PLACE", value_parser = values::start, allow_hyphen_values = true)]
-    #[arg(default_value = "beginning")]
-    from: Start,
+    from: Option<Start>,
     /// End after so many messages
     #[arg(long, short = 'n', value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -70,12 +69,12 @@ pub(crate) struct SubOptions {
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Be a member of this group: take messages from it, and ack them when they are printed.
-    /// It is made if it is not there and a topic or pattern is named
+    /// It is created if it is not there and a topic or pattern is named
     #[arg(long, value_name = "GROUP", value_parser = values::topic, conflicts_with = "save")]
     group: Option<TopicName>,
-    /// The mode of a group that is made: shared, keyed or ordered
-    #[arg(long, default_value = "shared", value_parser = values::mode, requires = "group")]
-    mode: Mode,
+    /// The mode of a group that is created [default: shared]
+    #[arg(long, value_parser = values::mode(), requires = "group")]
+    mode: Option<Mode>,
     /// Print bodies only, each with a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
@@ -88,10 +87,11 @@ pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Don
         if sources.next().is_some() {
             return Err(Failure::words("a group reads one topic or pattern"));
         }
-        let start = group_start(options.from)?;
         let plan = GroupPlan {
             group,
-            settings: source.map(|source| new_settings(source, options.mode, start)),
+            source,
+            mode: options.mode,
+            start: options.from.map(group_start).transpose()?,
             count: options.count,
             follow: !options.no_follow,
             raw: options.raw,
@@ -99,10 +99,14 @@ pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Don
         return with_client(global, out, async |client, out| consume(client, &plan, out).await);
     }
     let saved = match &options.save {
-        Some(path) => read_places(path)?,
+        Some(path) => {
+            let places = read_places(path)?;
+            can_keep(path)?;
+            places
+        }
         None => Vec::new(),
     };
-    let first = begin(options.from);
+    let first = begin(options.from.unwrap_or(Start::Beginning));
     let mut wanted: Vec<(Pattern, From)> = Vec::new();
     for pattern in options.patterns.into_iter().chain(options.pattern) {
         if wanted.iter().all(|(known, _)| *known != pattern) {
@@ -171,15 +175,10 @@ pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Do
         out.note("waiting for events; Ctrl-C ends it");
     }
     let mut left = plan.count.unwrap_or(u64::MAX);
-    let mut state = client.state();
     let done = loop {
         tokio::select! {
             biased;
             () = interrupt.came() => break Ok(Exit::Ok),
-            changed = state.changed() => if changed.is_ok() {
-                let now = *state.borrow_and_update();
-                tell_state(client, now, out);
-            },
             (at, event) = next(&mut all) => {
                 let one = &mut all[at];
                 match event {
@@ -369,14 +368,6 @@ fn gap_json(gap: &Gap, pattern: &str) -> Value {
     })
 }
 
-fn tell_state(client: &Client, state: State, out: &mut Output) {
-    // JSON is for what happens to the subscription, which is told by itself.
-    if state == State::Offline && !out.json {
-        let why = client.last_trouble().map(|why| format!(": {why}")).unwrap_or_default();
-        out.note(format_args!("the connection is lost{why}; trying again"));
-    }
-}
-
 /// Says where to go on from.
 fn tell_end(all: &[Followed], plan: &Plan, out: &mut Output) -> Result<(), Failure> {
     if let Some(path) = &plan.save {
@@ -421,6 +412,22 @@ fn read_places(path: &Path) -> Result<Vec<(Pattern, Token)>, Failure> {
     places.collect()
 }
 
+/// Whether places can be kept there: to be known before anything is printed.
+fn can_keep(path: &Path) -> Result<(), Failure> {
+    let aside = beside(path);
+    let made = fs::write(&aside, "").and_then(|()| fs::remove_file(&aside));
+    made.map_err(|error| {
+        Failure::words(format!("cannot keep the place in {}: {error}", path.display()))
+    })
+}
+
+/// Where the file is written before it is put in place.
+fn beside(path: &Path) -> PathBuf {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    aside.into()
+}
+
 /// Keeps the places, and those of other patterns that were in the file. The file is whole
 /// at any time: it is written aside and put in place.
 fn write_places(path: &Path, all: &[Followed]) -> Result<(), Failure> {
@@ -439,8 +446,7 @@ fn write_places(path: &Path, all: &[Followed]) -> Result<(), Failure> {
         }
     }
     mine.iter().for_each(|(pattern, token)| put_place(&mut text, *pattern, *token));
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
+    let aside = beside(path);
     fs::write(&aside, text).map_err(failed)?;
     fs::rename(&aside, path).map_err(failed)
 }

@@ -1,4 +1,4 @@
-//! `gapless topic`: makes, lists, shows, sets, purges and removes topics.
+//! `gapless topic`: creates, lists, shows, sets, purges and removes topics.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ What is not named stays as it is. Durable and volatile cannot be changed into ea
 /// Topics asked for at a time.
 const PAGE: u32 = 500;
 
-/// Make, list, show, set, purge and remove topics
+/// Create, list, show, set, purge and remove topics
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopicOptions {
@@ -53,8 +53,8 @@ pub(crate) struct TopicOptions {
 
 #[derive(Debug, Subcommand)]
 enum TopicCommand {
-    /// Make a topic
-    #[command(after_help = CREATE_EXAMPLES)]
+    /// Create a topic
+    #[command(after_help = CREATE_EXAMPLES, visible_alias = "add")]
     Create {
         /// Its name, as orders.eu.created
         #[arg(value_parser = values::topic)]
@@ -75,6 +75,7 @@ enum TopicCommand {
     },
     /// Show what a topic is and holds
     #[command(after_help = "Examples:\n  gapless topic show orders.created")]
+    #[command(visible_alias = "info")]
     Show {
         /// Which topic
         #[arg(value_parser = values::topic)]
@@ -94,7 +95,7 @@ enum TopicCommand {
     /// Remove a topic with all its messages
     #[command(after_help = "Examples:\n  gapless topic rm orders.created\n  gapless topic rm \
                             orders.created --yes     without asking")]
-    #[command(visible_alias = "remove")]
+    #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// Which topic
         #[arg(value_parser = values::topic)]
@@ -143,8 +144,8 @@ struct Given {
     /// How long the removal of a key stays readable [default: 1d]; implies --compact
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     tombstone_grace: Option<Duration>,
-    /// How safe messages must be before their ack: memory, written or flushed
-    #[arg(long, value_parser = values::durability)]
+    /// How safe messages must be before their ack
+    #[arg(long, value_parser = values::durability())]
     durability: Option<Durability>,
     /// How long message ids are remembered [default: 2m]; 0s for not at all
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
@@ -222,10 +223,14 @@ pub(crate) fn run(options: TopicOptions, global: &Global, out: &mut Output) -> D
             given.apply(&mut settings);
             settings.validate().map_err(Failure::words)?;
             with_client(global, out, async |client, out| {
+                let was_there = client.describe_topic(&name).await.is_ok();
                 let info =
                     or_failure(client, &name, client.create_topic(&name, settings).await).await?;
-                let kind = info.settings.storage;
-                out.result(&info_json(&info), format_args!("topic {name} is there ({kind})"))?;
+                let what = if was_there { "is there already" } else { "created" };
+                let text = format!("topic {name} {what} ({})", summary(&info.settings));
+                let mut value = info_json(&info);
+                value["created"] = (!was_there).into();
+                out.result(&value, text)?;
                 Ok(Exit::Ok)
             })
         }
@@ -416,7 +421,10 @@ fn describe(info: &TopicInfo) -> Vec<(&'static str, String)> {
         ("remembers", dedup),
         (
             "largest message",
-            settings.max_message_bytes.map_or_else(none, |b| human_bytes(b.into())),
+            settings.max_message_bytes.map_or_else(
+                || "the server's limit (limits.message_bytes_max)".to_owned(),
+                |bytes| human_bytes(bytes.into()),
+            ),
         ),
     ]
 }

@@ -24,6 +24,7 @@ fn what_is_in_force_tells_where_it_came_from() {
     let ran = run(gapless().args(["config", "--json", "--config"]).arg(&again), None).ok();
     let json: serde_json::Value = serde_json::from_str(&ran.out.join("\n")).unwrap();
     assert_eq!(json["native.listen"]["value"], "1.2.3.4:5");
+    assert_eq!(json["native.drain_ms"]["value"], 7);
     assert!(json["native.listen"]["source"].as_str().unwrap().starts_with("file "));
     alone(&["config", "native.drain_ms"]).ok().prints(&["5000"]);
 }
@@ -37,7 +38,8 @@ fn an_unknown_key_is_an_error_with_a_suggestion() {
         run(gapless().args(["serve", "--config"]).arg(&file), None).exits(2)
     };
     with("[native]\nlisen = 'x'\n").says("did you mean `native.listen`?");
-    with("data = ").says("is no TOML");
+    with("data = ").says("x.toml:1: not valid TOML");
+    with("data = 'x'\n\ndurability = written\n").says("x.toml:3: not valid TOML");
     with("data = ['x']\n").says("a key has one value");
     with("[native]\ndrain_ms = 'soon'\n").says("use a whole number").says("x.toml");
     with("durability = 'rock'\n").says("memory, written or flushed");
@@ -53,7 +55,13 @@ fn an_unknown_key_is_an_error_with_a_suggestion() {
 fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = alone(&["completions", shell]).ok();
-        assert!(ran.out.join("\n").contains("retention-age"), "{shell}");
+        let script = ran.out.join("\n");
+        assert!(script.contains("retention-age"), "{shell}");
+        if ["bash", "zsh", "fish"].contains(&shell) {
+            for word in ["flushed", "keyed", "continue", "trace"] {
+                assert!(script.contains(word), "{shell} does not complete {word}");
+            }
+        }
     }
     alone(&["completions", "telepathy"]).exits(2).says("bash");
 }

@@ -31,11 +31,25 @@ fn every_place_to_begin_works() {
 }
 
 #[test]
+fn a_pattern_begins_at_a_time() {
+    let server = Server::start();
+    fill(&server, "a.x", 2);
+    fill(&server, "a.y", 1);
+    let shown = |from: &str| server.run(&["sub", "a.>", "--no-follow", "--from", from]).ok().out;
+    assert_eq!(shown("-2h"), ["a.x 1 - 1", "a.x 2 - 2", "a.y 1 - 1"]);
+    assert_eq!(shown("time:2099-01-01"), [""; 0]);
+}
+
+#[test]
 fn places_that_cannot_be_are_told() {
     let server = Server::start();
     fill(&server, "t", 2);
     server.run(&["sub", "t", "--from", "seq:99"]).exits(5).says("does not exist yet");
-    server.run(&["sub", "t.>", "--from", "seq:1"]).exits(5).says("beginning, now or a token");
+    server.run(&["sub", "t.>", "--from", "seq:1"]).exits(5).says("now, a time or a token");
+    server.run(&["sub", "t*"]).exits(2).says("'*' at byte 1 must be a whole token");
+    let nowhere = server.path("nowhere/place");
+    let ran = server.run(&["sub", "t", "--save", &nowhere]).exits(2).says("cannot keep the place");
+    ran.prints(&[]);
     server.run(&["sub", "tt", "--from", "seq:1"]).exits(6).says("did you mean t?");
     server.run(&["sub", "nowhere", "--no-follow"]).exits(6).says("no topic nowhere");
     for (words, teaches) in [

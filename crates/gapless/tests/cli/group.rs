@@ -22,8 +22,8 @@ fn a_group_is_made_shown_set_paused_reset_and_removed() {
     server
         .run(&words)
         .ok()
-        .shows("group billing is there (keyed, reads orders, lease 1m, 3 attempts)");
-    server.run(&words).ok();
+        .shows("group billing created (keyed, reads orders, lease 1m, 3 attempts)");
+    server.run(&words).ok().shows("group billing is there already (keyed");
     server.run(&["group", "create", "billing", "orders"]).exits(5).says("gapless group set");
     let shown = server.run(&["group", "show", "billing"]).ok();
     shown.shows("It has no members; 3 messages wait for one.").shows("retry after        1s,1m");
@@ -64,6 +64,23 @@ fn members_on_the_command_line_share_a_group_and_ack_what_they_print() {
 }
 
 #[test]
+fn a_group_that_is_there_is_not_silently_another() {
+    let server = filled(2);
+    server.run(&["group", "create", "billing", "orders"]).ok();
+    let sub = |words: &[&str]| {
+        let all = [&["sub", "--group", "billing", "--no-follow", "--raw"], words].concat();
+        server.run(&all)
+    };
+    sub(&["orders", "--mode", "keyed"]).exits(5).says("is there already and is shared");
+    sub(&["other"]).exits(5).says("is there already and reads orders");
+    sub(&["orders", "--mode", "shared", "--from", "now"])
+        .ok()
+        .says("--from is for a new one")
+        .prints(&["order 0", "order 1"]);
+    sub(&["orders", "--mode", "shared", "--from", "beginning", "-q"]).ok().prints(&[]);
+}
+
+#[test]
 fn a_member_goes_on_over_a_crash_of_the_server_and_loses_nothing() {
     let mut server = filled(3);
     let mut member = server.begin(&["sub", "orders", "--group", "billing", "--raw"]);
@@ -98,6 +115,8 @@ fn dead_letters_are_listed_shown_driven_again_and_removed() {
     server.run(&["dlq", "show", "billing", "1"]).ok().shows("body               order 1");
     server.run(&["dlq", "show", "billing", "9"]).exits(6).says("no dead letter 9");
     server.run(&["dlq", "redrive", "billing"]).exits(2);
+    server.run(&["dlq", "redrive", "billing", "9"]).exits(6).says("no dead letter 9");
+    server.run(&["dlq", "rm", "billing", "9", "--yes"]).exits(6).says("no dead letter 9");
     server.run(&["dlq", "redrive", "billing", "--error", "nothing like it"]).ok().shows("0 driven");
     let ended = ["dlq", "redrive", "billing", "--all", "--rate", "0"];
     server.run(&ended).ok().shows("none is driven again");

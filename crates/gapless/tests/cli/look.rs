@@ -23,6 +23,34 @@ fn clients_are_shown_with_what_they_follow() {
 }
 
 #[test]
+fn clients_of_http_are_shown_beside_native_ones() {
+    use std::io::{BufRead, BufReader, Write};
+    let server = Server::start();
+    server.run(&["pub", "orders", "x", "--create"]).ok();
+    server.run(&["group", "create", "billing", "orders"]).ok();
+    let mut stream = std::net::TcpStream::connect(server.http()).unwrap();
+    let head = format!("GET /v1/topics/orders/follow HTTP/1.1\r\nHost: {}\r\n\r\n", server.http());
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    assert!(lines.by_ref().any(|line| line.unwrap().starts_with("event:")));
+    let fetched = server.http_post("/v1/groups/billing/fetch?member=worker-1&max=1", "");
+    assert_eq!(fetched.0, 200, "{fetched:?}");
+    let clients = server.run(&["clients", "--json"]).ok().json();
+    let numbers: Vec<_> = clients.iter().map(|each| each["session"].as_u64().unwrap()).collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    let follows = clients.iter().any(|each| each["follows"][0]["pattern"] == "orders");
+    let member = clients.iter().find(|each| each["name"] == "worker-1").expect("the member");
+    assert!(follows, "{clients:#?}");
+    assert_eq!(member["memberships"][0]["group"], "billing");
+    // Who leaves is gone.
+    drop(lines);
+    let until = std::time::Instant::now() + crate::support::DEADLINE;
+    while server.run(&["clients"]).ok().out.join("\n").contains("online") {
+        assert!(std::time::Instant::now() < until, "it stays");
+    }
+}
+
+#[test]
 fn stats_are_numbers() {
     let server = Server::start();
     server.run(&["pub", "t", "x", "--create"]).ok();

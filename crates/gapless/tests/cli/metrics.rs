@@ -54,7 +54,7 @@ fn scrape(server: &Server) -> String {
 }
 
 #[test]
-fn d13_metrics_are_those_of_the_page_with_their_kinds_and_a_help_text_each() {
+fn metrics_are_those_of_the_page_with_their_kinds_and_a_help_text_each() {
     let server = Server::start();
     server.run(&["pub", "orders", "first", "--create"]).ok();
     server.run(&["pub", "orders", "x", "--expect-seq", "99"]).exits(5);
@@ -72,7 +72,7 @@ fn d13_metrics_are_those_of_the_page_with_their_kinds_and_a_help_text_each() {
 }
 
 #[test]
-fn d4_what_is_deleted_is_gone_from_the_metrics_at_once() {
+fn what_is_deleted_is_gone_from_the_metrics_at_once() {
     let server = Server::start();
     server.run(&["topic", "create", "orders"]).ok();
     for group in ["g1", "g2"] {
@@ -90,7 +90,7 @@ fn d4_what_is_deleted_is_gone_from_the_metrics_at_once() {
 }
 
 #[test]
-fn d11_the_servers_own_subscriptions_and_topics_are_not_counted() {
+fn the_servers_own_subscriptions_and_topics_are_not_counted() {
     let server = Server::start();
     server.run(&["pub", "orders", "first", "--create"]).ok();
     // A dead letter makes a topic of the server's own.

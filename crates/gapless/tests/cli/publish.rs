@@ -41,6 +41,11 @@ fn bodies_come_from_stdin_files_and_lines() {
     assert_eq!(ran.json().len(), 2);
     assert_eq!(ran.json()[1]["seq"], 9);
     server.run(&["pub", "t", "--file", "/nowhere"]).exits(2).says("cannot read /nowhere");
+    let folder = server.data().display().to_string();
+    for more in [&[][..], &["--lines"]] {
+        let words = [&["pub", "t", "--file", &folder][..], more].concat();
+        server.run(&words).exits(2).says(&format!("cannot read {folder}: it is a folder"));
+    }
 }
 
 #[test]
@@ -71,6 +76,91 @@ fn everything_a_message_carries_arrives() {
     assert_eq!(message["ttl_ms"], 3_600_000);
     assert_eq!(message["headers"][1]["value"], "d=e");
     assert!(message["token"].as_str().unwrap().contains(':'));
+}
+
+#[test]
+fn headers_are_written_as_curl_writes_them_too_and_counts_as_sub_does() {
+    let server = Server::start();
+    server.run(&["pub", "t", "x", "--create", "-H", "Trace-Id: a=b", "-H", "c=d", "-n", "2"]).ok();
+    let ran = server.run(&["sub", "t", "--no-follow", "--json"]).ok();
+    let messages: Vec<_> =
+        ran.json().into_iter().filter(|each| each["event"] == "message").collect();
+    assert_eq!(messages.len(), 2);
+    assert_eq!(
+        messages[0]["headers"][0],
+        serde_json::json!({ "name": "Trace-Id", "value": "a=b" })
+    );
+    assert_eq!(messages[0]["headers"][1]["value"], "d");
+}
+
+#[test]
+fn a_server_that_dies_is_told_and_given_up_with_what_is_known() {
+    use std::io::Write;
+    for json in [false, true] {
+        let mut server = Server::start();
+        let words = ["pub", "t", "--create", "--lines", "--timeout", "1s", "--json"];
+        let mut command = server.command(&words[..if json { 7 } else { 6 }]);
+        let (read, mut write) = std::io::pipe().unwrap();
+        let mut publisher = crate::support::Running::start(command.stdin(read));
+        drop(command);
+        writeln!(write, "first").unwrap();
+        while server.run(&["get", "t", "--seq", "1"]).code != Some(0) {}
+        server.kill();
+        for _ in 0..5 {
+            writeln!(write, "more").unwrap();
+        }
+        if json {
+            let line: serde_json::Value =
+                serde_json::from_str(&publisher.err.next()).expect("a line of JSON");
+            assert_eq!(line["event"], "offline");
+        } else {
+            publisher.err.until("the connection is lost");
+        }
+        assert_eq!(publisher.wait(), Some(4));
+        let rest = publisher.err.rest().join("\n");
+        assert!(rest.contains("1 messages were acknowledged before it, up to seq 1"), "{rest}");
+        assert!(rest.contains("whether") || rest.contains("did not happen"), "{rest}");
+    }
+}
+
+#[test]
+fn a_server_that_hangs_is_given_up_in_time() {
+    let server = Server::start();
+    server.run(&["topic", "create", "t"]).ok();
+    server.signal("STOP");
+    // Connecting works: the system accepts for the server.
+    let begun = std::time::Instant::now();
+    let ran = server.run(&["pub", "t", "x", "--timeout", "1s"]);
+    let took = begun.elapsed();
+    server.signal("CONT");
+    ran.exits(4);
+    assert!(took < std::time::Duration::from_secs(30), "{took:?}");
+}
+
+#[test]
+fn every_error_is_one_line_of_json_for_programs_and_has_one_prefix_for_people() {
+    let server = Server::start();
+    for words in [
+        &["pub", "t", "x", "--ttl", "10"][..],
+        &["pub"],
+        &["foo"],
+        &["topic"],
+        &["pub", "t", "x", "--nonsense"],
+        &["get", "nothing", "k"],
+    ] {
+        let people = server.run(words);
+        if words != ["topic"] {
+            assert!(people.err.starts_with("gapless: "), "{people:#?}");
+        }
+        let programs = server.run(&[words, &["--json"]].concat());
+        assert_eq!(programs.code, people.code);
+        let error: serde_json::Value = serde_json::from_str(&programs.err)
+            .unwrap_or_else(|why| panic!("{why}: {programs:#?}"));
+        assert_eq!(error["exit"].as_i64(), programs.code.map(i64::from));
+        assert!(error["error"].as_str().is_some_and(|text| !text.is_empty()), "{error}");
+    }
+    // Help is no error.
+    server.run(&["pub", "--help", "--json"]).ok().shows("Usage: gapless pub");
 }
 
 #[test]
@@ -158,6 +248,7 @@ fn wrong_words_are_exit_2_and_teach() {
         (&["pub", "a", "x", "--durability", "rock"], "survives power loss"),
         (&["pub", "a", "x", "--count", "0"], "0 is not in"),
         (&["pub", "a", "x", "--lines"], "cannot be used with"),
+        (&["pub", "a", "--lines", "--file", "f", "--count", "2"], "cannot be used with"),
         (&["pub", "a", "x", "--id", "i", "--count", "2"], "--id names one message"),
         (&["pub", "a", "x", "--expect-seq", "1", "--count", "2"], "one message"),
         (&["pub", "a", "x", "--expect-key-seq", "1"], "--key"),

@@ -60,11 +60,35 @@ fn what_cannot_be_listened_on_is_told() {
     let other = tempfile::tempdir().unwrap();
     let data = other.path().display().to_string();
     let serve = ["serve", "--data", &data];
-    let with = |words: [&str; 4]| alone(&[&serve[..], &words].concat()).exits(1);
-    with(["--http", "", "--listen", server.address()]).says("--listen");
-    with(["--http", "", "--listen", "nonsense"]).says("nonsense");
-    with(["--listen", "127.0.0.1:0", "--http", server.http()]).says("--http");
-    with(["--listen", "127.0.0.1:0", "--http", "nonsense"]).says("nonsense");
+    let with = |words: [&str; 4], code| alone(&[&serve[..], &words].concat()).exits(code);
+    with(["--http", "", "--listen", server.address()], 1).says("--listen").says("another server");
+    with(["--listen", "127.0.0.1:0", "--http", server.http()], 1).says("--http");
+    let elsewhere = with(["--http", "", "--listen", "192.0.2.1:4281"], 1);
+    assert!(!elsewhere.err.contains("another server"), "{elsewhere:#?}");
+}
+
+#[test]
+fn an_address_without_a_port_is_a_wrong_value_and_nothing_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap();
+    for (key, flag) in [("native.listen", "--listen"), ("http.listen", "--http")] {
+        for address in ["0.0.0.0", "nonsense", "::1", "localhost:http"] {
+            let ran = alone(&["serve", "--data", data, flag, address]).exits(2);
+            ran.says(key).says("write it as host:port");
+        }
+    }
+    assert!(!std::path::Path::new(data).exists());
+}
+
+#[test]
+fn the_http_port_is_told_from_the_native_one_at_once() {
+    let server = Server::start();
+    let begun = std::time::Instant::now();
+    let ran = alone(&["--server", server.http(), "topic", "ls"]).exits(4);
+    ran.says("is an HTTP port").says("--server 127.0.0.1:4281");
+    // It was five seconds of trying again.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -319,6 +319,11 @@ impl Server {
         Running::start(self.command(words).env("GAPLESS_SERVER", self.socket()))
     }
 
+    /// Sends a signal to the server.
+    pub(crate) fn signal(&self, name: &str) {
+        self.running.signal(name);
+    }
+
     /// Ends the server without a warning.
     pub(crate) fn kill(&mut self) {
         self.running.kill();

@@ -9,9 +9,12 @@ fn a_topic_is_made_shown_set_and_removed() {
     let more = ["--retention-count", "1000", "--compact", "--tombstone-grace", "2h"];
     let rest = ["--durability", "written", "--dedup-time", "5m", "--dedup-count", "10"];
     let words = [&words[..], &more, &rest, &["--max-message-bytes", "64KiB"]].concat();
-    server.run(&words).ok().prints(&["topic t is there (durable)"]);
+    let settings = "(durable, age 30d, bytes 1.0 GiB, count 1 000, compacted, written)";
+    server.run(&words).ok().prints(&[&format!("topic t created {settings}")]);
     // The same again is fine, others are refused.
-    server.run(&words).ok();
+    server.run(&words).ok().prints(&[&format!("topic t is there already {settings}")]);
+    let again = server.run(&[&words[..], &["--json"]].concat()).ok().json().remove(0);
+    assert_eq!(again["created"], false);
     server.run(&["topic", "create", "t"]).exits(5).says("gapless topic set");
     let ran = server.run(&["topic", "show", "t"]).ok();
     for line in [
@@ -38,7 +41,13 @@ fn a_topic_is_made_shown_set_and_removed() {
     assert_eq!(settings["dedup_time_ms"], 300_000);
     server.run(&["topic", "rm", "t"]).exits(2).says("--yes");
     server.run(&["topic", "rm", "t", "--yes"]).ok().shows("topic t is gone");
-    server.run(&["topic", "rm", "t", "--yes"]).exits(6).says("no topic t");
+    // What is not there is not to be created for that.
+    let ran = server.run(&["topic", "rm", "t", "--yes"]).exits(6);
+    assert!(!ran.err.contains("create"), "{ran:#?}");
+    ran.says("no topic t").says("gapless topic ls");
+    server.run(&["topic", "add", "other", "--json"]).ok().shows("\"created\":true");
+    server.run(&["topic", "info", "other"]).ok().shows("largest message    the server's limit");
+    server.run(&["topic", "delete", "other", "-y"]).ok();
 }
 
 #[test]
@@ -84,7 +93,7 @@ fn what_makes_no_sense_is_refused() {
     server.run(&["topic", "create", "a..b"]).exits(2).says("one dot");
     server.run(&["topic", "create", "a", "--retention-bytes", "1XB"]).exits(2).says("64KiB");
     server.run(&["topic", "create", "a", "--retention-age", "old"]).exits(2).says("10ms");
-    server.run(&["topic", "show", "nowhere"]).exits(6).says("topic create nowhere");
+    server.run(&["topic", "show", "nowhere"]).exits(6).says("gapless topic ls");
     server.run(&["topic", "set", "nowhere", "--compact"]).exits(6);
     let words = ["topic", "set", "v", "--compact", "--no-compact"];
     server.run(&words).exits(2).says("cannot be used with");
