@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use gapless_broker::{Broker, BrokerState};
+use gapless_broker::BrokerState;
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 

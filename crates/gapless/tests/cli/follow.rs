@@ -46,7 +46,7 @@ fn places_that_cannot_be_are_told() {
     fill(&server, "t", 2);
     server.run(&["sub", "t", "--from", "seq:99"]).exits(5).says("does not exist yet");
     server.run(&["sub", "t.>", "--from", "seq:1"]).exits(5).says("now, a time or a token");
-    server.run(&["sub", "t*"]).exits(2).says("'*' at byte 1 must be a whole token");
+    server.run(&["sub", "t*"]).exits(2).says("'*' at byte 1 must be a token of its own");
     let nowhere = server.path("nowhere/place");
     let ran = server.run(&["sub", "t", "--save", &nowhere]).exits(2).says("cannot keep the place");
     ran.prints(&[]);
