@@ -117,6 +117,9 @@ pub enum RejectReason {
     /// One of the messages to be acked in the same step is not with this member any more.
     #[error("a lease is lost: the message went to another member or is done; do not repeat")]
     LeaseLost,
+    /// A cell is not what the step expected.
+    #[error("a cell has another value than the expected one: read it and decide again")]
+    ExpectedCell,
 }
 
 /// Trouble of the system. See [`PubSubError::fate`] for what became of the publish.
@@ -206,6 +209,7 @@ numbered! {
         11 UnknownTopic,
         12 NotDurable,
         13 LeaseLost,
+        14 ExpectedCell,
     }
     PubSubError {
         100 NotStarted,

@@ -176,6 +176,7 @@ impl Rejection {
             11 => RejectReason::UnknownTopic,
             12 => RejectReason::NotDurable,
             13 => RejectReason::LeaseLost,
+            14 => RejectReason::ExpectedCell,
             code => return Ok(Self::Other { code, detail }),
         };
         fields.finish()?;
