@@ -217,7 +217,9 @@ fn b10_of_many_steps_on_one_condition_exactly_one_happens() {
                         .publish(&name("a"), &[Message::new(format!("{round} {relay}"))])
                         .expect_cell("$relay", old)
                         .set_cell("$relay", format!("{round} {relay}"));
-                    scope.spawn(move || broker.commit(atomic, &plain).wait().unwrap().accepted().is_some())
+                    scope.spawn(move || {
+                        broker.commit(atomic, &plain).wait().unwrap().accepted().is_some()
+                    })
                 })
                 .collect();
             tries.into_iter().map(|each| usize::from(each.join().unwrap())).sum()

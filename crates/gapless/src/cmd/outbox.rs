@@ -220,7 +220,9 @@ pub(crate) fn run(
                 fence.await.map_err(failed)?;
                 Ok(Exit::Ok)
             }
-            OutboxCommand::Run(options) => Box::pin(outbox_run::run(options, config, global, out)).await,
+            OutboxCommand::Run(options) => {
+                Box::pin(outbox_run::run(options, config, global, out)).await
+            }
             OutboxCommand::Consume(options) => outbox_consume::run(options, config, out).await,
             OutboxCommand::Reset { source, consumer, to } => {
                 let database = source.database(config)?;

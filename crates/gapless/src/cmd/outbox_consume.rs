@@ -209,7 +209,8 @@ impl Sink {
 async fn exec(command: &str, body: &str) -> Result<(), String> {
     let mut child = Command::new("sh");
     child.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::inherit());
-    let mut child = child.stderr(Stdio::piped()).kill_on_drop(true).spawn().map_err(|error| text(&error))?;
+    let mut child =
+        child.stderr(Stdio::piped()).kill_on_drop(true).spawn().map_err(|error| text(&error))?;
     if let Some(mut stdin) = child.stdin.take() {
         // A command that does not read its input may end before it is written.
         let _ = stdin.write_all(body.as_bytes()).await;
