@@ -41,7 +41,7 @@ First steps:
 
 Every command explains itself with examples: gapless help pub";
 
-/// Pub/sub, durable topics and consumer groups, with no gap.
+/// Pub/sub, durable topics, consumer groups and outbox, with no gap.
 ///
 /// Without a command, `serve` is run.
 #[derive(Debug, Parser)]
