@@ -250,7 +250,7 @@ impl Inner {
         let (first, tail, in_memory, settings, next) = {
             let state = cell.lock();
             let view = state.view();
-            (view.first, view.tail, state.tail_bytes, *state.settings, view.next)
+            (view.first, view.tail, state.tail_bytes(), *state.settings, view.next)
         };
         let bytes = self.bytes_in_segments(cell, first, tail).unwrap_or(0) + in_memory;
         TopicInfo { name: cell.name.clone(), id: cell.id.0, settings, first, next, bytes }
@@ -299,6 +299,9 @@ impl Inner {
         let cell = Cell::new(id, name.clone(), shared, Arc::clone(&self.topics.trims));
         if *name == delayed_name() {
             cell.lock().hold_delayed();
+        }
+        if settings.storage == gapless_core::Storage::Volatile {
+            cell.lock().count_in(&self.volatile_bytes);
         }
         let cell = Arc::new(cell);
         let registering = lock(&self.registering);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::topic::Input;
-use gapless_core::{Epoch, ExpectCell, Position, SystemDefaults, Timestamp, TopicName};
+use gapless_core::{Epoch, Position, SystemDefaults, Timestamp, TopicName};
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
@@ -24,6 +24,7 @@ use crate::keeper::Keeper;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::recover::{Cells, Recovering, put_cell};
+use crate::recovery_memory::RecoveryMemory;
 use crate::router::Router;
 use crate::subscription::{Shared, SubscriberInfo};
 use crate::topics::Topics;
@@ -122,6 +123,11 @@ pub(crate) struct Inner {
     /// Counts floors that were raised, so that followers of many know when to look.
     pub(crate) trims: AtomicU64,
     pub(crate) cells: Mutex<Cells>,
+    /// Bytes of the names and values of these.
+    pub(crate) cell_bytes: AtomicU64,
+    /// Bytes that all volatile topics keep.
+    pub(crate) volatile_bytes: Arc<AtomicU64>,
+    pub(crate) recovery_memory: Arc<RecoveryMemory>,
     pub(crate) subscribers: Mutex<BTreeMap<u64, Arc<Shared>>>,
     pub(crate) next_subscriber: AtomicU64,
     /// How many subscriptions are the server's own.
@@ -165,8 +171,12 @@ impl Broker {
         let (journal, opened) = Journal::open(parts, options.journal, &mut recovering)?;
         let Recovering { topics, groups, cells, .. } = recovering;
         let now = options.clock.now();
+        let volatile_bytes = Arc::default();
         for cell in topics.all() {
             let mut state = cell.lock();
+            if !state.is_durable() {
+                state.count_in(&volatile_bytes);
+            }
             state.step(now, Input::Tick);
             state.flushed_floor = state.machine.first();
             drop(state);
@@ -189,7 +199,10 @@ impl Broker {
             metrics: Metrics::default(),
             keeper: Keeper::default(),
             trims: AtomicU64::new(0),
+            cell_bytes: AtomicU64::new(cells.iter().map(|(name, cell)| bytes_of(name, cell)).sum()),
             cells: Mutex::new(cells),
+            volatile_bytes,
+            recovery_memory: Arc::default(),
             subscribers: Mutex::default(),
             next_subscriber: AtomicU64::new(1),
             listeners: AtomicUsize::new(0),
@@ -345,42 +358,40 @@ impl Inner {
         usize::try_from(self.recovering.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// How much history a subscriber reads in one go.
-    pub(crate) fn history_step(&self) -> usize {
-        self.limits.history_step(self.recovering())
-    }
-
     /// Whether anybody follows this topic now.
     pub(crate) fn is_followed(&self, name: &TopicName) -> bool {
         lock(&self.subscribers).values().any(|shared| shared.pattern.matches(name))
             || self.is_grouped(name)
     }
 
-    /// How many cells there would be after these changes.
-    pub(crate) fn cells_after(&self, changes: &[(Bytes, Option<Bytes>)]) -> usize {
+    /// How many cells there would be after these changes, and how many bytes of them.
+    pub(crate) fn cells_after(&self, changes: &[(Bytes, Option<Bytes>)]) -> (usize, u64) {
         let cells = lock(&self.cells);
-        let is_there = |(name, _): &&(Bytes, Option<Bytes>)| cells.contains_key(name);
-        let (set, removed): (Vec<_>, Vec<_>) =
-            changes.iter().partition(|(_, value)| value.is_some());
-        let (added, gone) = (
-            set.iter().filter(|each| !is_there(each)),
-            removed.iter().filter(|each| is_there(each)),
-        );
-        (cells.len() + added.count()).saturating_sub(gone.count())
-    }
-
-    /// Whether all these cells are as expected.
-    pub(crate) fn cells_are(&self, expected: &[(Bytes, ExpectCell)]) -> bool {
-        if expected.is_empty() {
-            return true;
+        let (mut count, mut bytes) = (cells.len(), self.cell_bytes.load(Ordering::Relaxed));
+        for (name, value) in changes {
+            if let Some(old) = cells.get(name) {
+                count = count.saturating_sub(1);
+                bytes = bytes.saturating_sub(bytes_of(name, old));
+            }
+            if let Some(value) = value {
+                count += 1;
+                bytes += (name.len() + value.len()) as u64;
+            }
         }
-        let cells = lock(&self.cells);
-        let value = |name: &Bytes| cells.get(name).and_then(|(value, _)| value.as_deref());
-        expected.iter().all(|(name, expect)| expect.holds(value(name)))
+        (count, bytes)
     }
 
-    pub(crate) fn set_cell(&self, name: Bytes, value: Option<Bytes>, as_of: Position) {
-        put_cell(&mut lock(&self.cells), name, value, as_of);
+    pub(crate) fn set_cell(&self, name: &Bytes, value: Option<&Bytes>, as_of: Position) {
+        // Copied, since it may be a small part of a large frame.
+        let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+        let (name, value) = (copy(name), value.map(copy));
+        let mut cells = lock(&self.cells);
+        let old = cells.get(&name).map_or(0, |old| bytes_of(&name, old));
+        let new = value.as_ref().map_or(0, |value| (name.len() + value.len()) as u64);
+        put_cell(&mut cells, name, value, as_of);
+        // Under the lock, so that no two changes of one cell are counted from the same old value.
+        self.cell_bytes.fetch_add(new, Ordering::Relaxed);
+        self.cell_bytes.fetch_sub(old, Ordering::Relaxed);
     }
 
     pub(crate) fn cells_snapshot(&self) -> Cells {
@@ -392,4 +403,9 @@ impl Inner {
         let due = self.next_deadline().map(|due| due.since(now));
         due.map_or(self.limits.keep_interval, |due| due.min(self.limits.keep_interval))
     }
+}
+
+/// Bytes of a cell's name and value.
+fn bytes_of(name: &Bytes, (value, _): &(Option<Bytes>, Position)) -> u64 {
+    (name.len() + value.as_ref().map_or(0, Bytes::len)) as u64
 }

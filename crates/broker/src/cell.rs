@@ -4,6 +4,7 @@
 //! has settled, so whatever is in it may be seen.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -47,7 +48,7 @@ pub(crate) struct CellState {
     /// When the oldest kept message was accepted; only ever too early.
     pub(crate) oldest_time: Timestamp,
     tail: Slices,
-    pub(crate) tail_bytes: u64,
+    tail_bytes: TailBytes,
     /// Bytes that ever came into the tail.
     pub(crate) bytes_in: u64,
     rare: Option<Box<Rare>>,
@@ -56,6 +57,37 @@ pub(crate) struct CellState {
     pub(crate) evictions: u32,
     trim_noted: bool,
     pub(crate) deleted: bool,
+}
+
+/// How many bytes of a topic are in memory, counted in a total if there is one.
+#[derive(Debug, Default)]
+struct TailBytes {
+    bytes: u64,
+    total: Option<Arc<AtomicU64>>,
+}
+
+impl TailBytes {
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        if let Some(total) = &self.total {
+            total.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.bytes -= bytes as u64;
+        if let Some(total) = &self.total {
+            total.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for TailBytes {
+    fn drop(&mut self) {
+        if let Some(total) = &self.total {
+            total.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What most of many topics have nothing of.
@@ -92,7 +124,7 @@ impl Cell {
             visible: Position(0),
             oldest_time: Timestamp::NEVER,
             tail: Slices::default(),
-            tail_bytes: 0,
+            tail_bytes: TailBytes::default(),
             bytes_in: 0,
             rare: None,
             evictions: 0,
@@ -137,7 +169,7 @@ impl CellState {
         if first == Seq(0) {
             return false;
         }
-        self.tail_bytes += bytes.len() as u64;
+        self.tail_bytes.add(bytes.len());
         self.bytes_in += bytes.len() as u64;
         self.tail.push(Slice { first, lsn, bytes });
         if last > self.machine.settled() {
@@ -234,11 +266,22 @@ impl CellState {
         }
     }
 
+    /// Bytes of what is in memory.
+    pub(crate) fn tail_bytes(&self) -> u64 {
+        self.tail_bytes.bytes
+    }
+
+    /// Counts what is in memory in a total too, for as long as it is there.
+    pub(crate) fn count_in(&mut self, total: &Arc<AtomicU64>) {
+        total.fetch_add(self.tail_bytes.bytes, Ordering::Relaxed);
+        self.tail_bytes.total = Some(Arc::clone(total));
+    }
+
     /// Drops the oldest batches of a volatile topic until `bytes_max` are left; tells the
     /// new first seq if any went.
     pub(crate) fn shrink(&mut self, bytes_max: u64) -> Option<Seq> {
         let mut dropped = false;
-        while self.tail_bytes > bytes_max && self.tail.len() > 1 {
+        while self.tail_bytes() > bytes_max && self.tail.len() > 1 {
             self.drop_front();
             dropped = true;
         }
@@ -256,7 +299,7 @@ impl CellState {
 
     fn drop_front(&mut self) {
         if let Some(slice) = self.tail.pop() {
-            self.tail_bytes -= slice.bytes.len() as u64;
+            self.tail_bytes.remove(slice.bytes.len());
             self.evictions = self.evictions.wrapping_add(1);
         }
         let first = self.tail.get(0).map_or(self.next(), |slice| slice.first);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use gapless_core::time::whole_ms;
 use gapless_core::{
     Message, Position, PubSubError, PublishAck, PublishOptions, RecordsBuilder, RejectReason, Seq,
-    Timestamp, TopicName, TopicSettings,
+    Timestamp, TopicName, TopicSettings, TotalLimit,
 };
 
 use crate::broker::{Broker, Inner};
@@ -142,8 +142,10 @@ impl Inner {
             Err(_) => return self.reject(topic, RejectReason::QueueFull),
         };
         let waiting = cell.lock().delayed().map_or(0, Waiting::len);
-        if waiting >= self.limits.delayed_max {
-            return self.reject(topic, RejectReason::QueueFull);
+        let max = self.limits.delayed_max;
+        if waiting >= max {
+            let (limit, max) = (TotalLimit::Delayed, max as u64);
+            return self.reject(topic, RejectReason::LimitReached { limit, max });
         }
         let mut stored = message.clone();
         stored.not_before = None;

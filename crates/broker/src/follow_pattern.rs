@@ -127,7 +127,7 @@ impl PatternFollower {
                 inner.metrics.recovered_bytes.increment(bytes as u64);
                 shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.tell_trimmed(inner);
-                self.hand_out(inner, parts);
+                self.hand_out(inner, inner.recovery_memory.count(parts));
                 self.next = self.next.max(next);
                 shared.place.store(self.next.prev().0, Ordering::Relaxed);
                 if self.next < inner.journal.tail_first() {
@@ -235,7 +235,7 @@ impl PatternFollower {
         let is_wanted = Arc::new(move |id: TopicId| {
             broker.upgrade().is_some_and(|inner| wanted(&inner, &pattern, id).is_some())
         });
-        let bytes = inner.history_step();
+        let bytes = inner.recovery_memory.step(&inner.limits);
         self.reading = Some(inner.journal.read_pattern(reader, is_wanted, bytes));
     }
 

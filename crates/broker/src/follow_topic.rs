@@ -79,7 +79,7 @@ impl TopicFollower {
                 return Poll::Ready(Ok(delivery));
             }
             if let Some(mut reader) = self.reader.take() {
-                let step = inner.history_step();
+                let step = inner.recovery_memory.step(&inner.limits);
                 let read = match inner.journal.poll_topic(&mut reader, step, context) {
                     Poll::Pending => {
                         self.reader = Some(reader);
@@ -121,6 +121,7 @@ impl TopicFollower {
         let bytes: usize = parts.iter().map(Bytes::len).sum();
         inner.metrics.recovered_bytes.increment(bytes as u64);
         shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let parts = inner.recovery_memory.count(parts);
         self.hand_out(inner, shared, (from, reader.to()), parts)?;
         if self.cursor.next() <= reader.to() {
             self.reader = Some(reader);

@@ -113,6 +113,8 @@ impl Inner {
             self.emit("journal.failed", &[("why", failure.to_string().into())]);
         }
         self.metrics.delayed.set(self.delayed_len() as f64);
+        self.metrics.volatile_bytes.set(self.volatile_bytes.load(Ordering::Relaxed) as f64);
+        self.metrics.cell_bytes.set(self.cell_bytes.load(Ordering::Relaxed) as f64);
         self.metrics.journal(&self.journal.stats());
     }
 }

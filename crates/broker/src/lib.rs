@@ -53,6 +53,7 @@ mod offer;
 mod publish;
 mod read_ahead;
 mod recover;
+mod recovery_memory;
 mod reread;
 mod retention;
 mod router;

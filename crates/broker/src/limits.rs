@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use gapless_journal::STEPS_AHEAD;
-
 /// Limits of a broker. The defaults suit a server of any size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -20,8 +18,8 @@ pub struct Limits {
     /// Bytes of history read for one subscriber in one go, at most; a large one is worth
     /// its wake-ups.
     pub history_step_bytes: usize,
-    /// Bytes of history in memory for all recovering subscribers together; the more there
-    /// are, the smaller their steps.
+    /// Bytes of history in memory for all recovering subscribers together, until it is delivered;
+    /// the more there are, the smaller their steps.
     pub recovery_bytes_max: usize,
     /// Bytes that wait for one subscriber of volatile subjects; past it the oldest go, and
     /// the subscriber gets a gap notice.
@@ -30,6 +28,12 @@ pub struct Limits {
     pub mailbox_messages_max: usize,
     /// Bytes a volatile topic keeps in memory, unless its retention says less.
     pub volatile_topic_bytes_max: u64,
+    /// Bytes that all volatile topics keep in memory together; past it a publish that would add to
+    /// it is refused.
+    pub volatile_bytes_max: u64,
+    /// Bytes that wait for all subscribers of volatile subjects together; past it each keeps only
+    /// its newest message, and gets a gap notice.
+    pub mailboxes_bytes_max: usize,
     /// Messages that may wait for their time, over all topics: each costs some 60 bytes.
     pub delayed_max: usize,
     /// How far ahead a message may be delayed.
@@ -43,22 +47,12 @@ pub struct Limits {
     pub group_read_ahead_bytes_max: usize,
     /// Most named cells.
     pub cells_max: usize,
+    /// Most bytes of the names and values of all cells together: they are in memory.
+    pub cells_bytes_max: u64,
     /// Most bytes of a cell's value.
     pub cell_bytes_max: usize,
     /// How often the keeper looks for work, at the latest.
     pub keep_interval: Duration,
-}
-
-/// The smallest step of history: below it the wake-ups cost more than the reading.
-const HISTORY_STEP_BYTES_MIN: usize = 32 * 1024;
-
-impl Limits {
-    /// How much history one subscriber reads in one go while `recovering` of them do. Each
-    /// may have several steps in memory: the one being used and those being read.
-    pub(crate) fn history_step(&self, recovering: usize) -> usize {
-        let share = self.recovery_bytes_max / ((1 + STEPS_AHEAD) * recovering.max(1));
-        share.max(HISTORY_STEP_BYTES_MIN).min(self.history_step_bytes)
-    }
 }
 
 impl Default for Limits {
@@ -73,12 +67,15 @@ impl Default for Limits {
             mailbox_bytes_max: 8 * 1024 * 1024,
             mailbox_messages_max: 65_536,
             volatile_topic_bytes_max: 4 * 1024 * 1024,
+            volatile_bytes_max: 512 * 1024 * 1024,
+            mailboxes_bytes_max: 512 * 1024 * 1024,
             delayed_max: 10_000_000,
             delay_max: Duration::from_secs(366 * 24 * 60 * 60),
             groups_max: 100_000,
             members_max: 10_000,
             group_read_ahead_bytes_max: 32 * 1024 * 1024,
             cells_max: 1_000_000,
+            cells_bytes_max: 256 * 1024 * 1024,
             cell_bytes_max: 64 * 1024,
             keep_interval: Duration::from_millis(100),
         }

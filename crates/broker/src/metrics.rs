@@ -36,6 +36,8 @@ pub(crate) struct Metrics {
     journal_bytes: Counter,
     journal_frames: Counter,
     journal_flushes: Counter,
+    pub(crate) volatile_bytes: Gauge,
+    pub(crate) cell_bytes: Gauge,
     tail_bytes: Gauge,
     waiting_bytes: Gauge,
     segments: Gauge,
@@ -107,6 +109,8 @@ impl Default for Metrics {
                 "gapless_journal_flushes_total",
                 "Flushes (fsync) that publishers waited for.",
             ),
+            volatile_bytes: level("gapless_volatile_bytes", "Bytes that volatile topics keep."),
+            cell_bytes: level("gapless_cell_bytes", "Bytes of named cells."),
             tail_bytes: level(
                 "gapless_journal_tail_bytes",
                 "Bytes of the newest entries in memory.",

@@ -185,7 +185,7 @@ impl Inner {
             let state = cell.lock();
             let gone = state.batches().take_while(|batch| batch.last() < first);
             let gone: u64 = gone.map(|batch| batch.bytes().len() as u64).sum();
-            (state.view().tail, state.tail_bytes - gone, state.evictions)
+            (state.view().tail, state.tail_bytes() - gone, state.evictions)
         };
         let in_segments = self.bytes_in_segments(cell, first, tail)?;
         let excess = (in_segments + tail_bytes).saturating_sub(bytes_max);

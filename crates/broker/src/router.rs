@@ -7,7 +7,7 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::sync::atomic::{self, AtomicU64};
+use std::sync::atomic::{self, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::Waker;
 
@@ -38,6 +38,15 @@ pub(crate) struct Overflow {
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     inner: Mutex<MailboxState>,
+    /// Bytes in all mailboxes of the broker.
+    total: Arc<AtomicUsize>,
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let state = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.total.fetch_sub(state.bytes, atomic::Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -52,16 +61,21 @@ struct MailboxState {
 impl Mailbox {
     fn put(&self, mail: Mail, limits: &Limits) -> Option<Waker> {
         let mut state = lock(&self.inner);
-        state.bytes += mail.batch.bytes().len();
+        let bytes = mail.batch.bytes().len();
+        state.bytes += bytes;
+        let mut total = self.total.fetch_add(bytes, atomic::Ordering::Relaxed) + bytes;
         state.messages += mail.batch.header().count as usize;
         state.mail.push_back(mail);
         while (state.bytes > limits.mailbox_bytes_max
+            || total > limits.mailboxes_bytes_max
             || state.messages > limits.mailbox_messages_max)
             && state.mail.len() > 1
             && let Some(lost) = state.mail.pop_front()
         {
             let header = lost.batch.header();
-            state.bytes -= lost.batch.bytes().len();
+            let bytes = lost.batch.bytes().len();
+            state.bytes -= bytes;
+            total = self.total.fetch_sub(bytes, atomic::Ordering::Relaxed) - bytes;
             state.messages -= header.count as usize;
             let from = state.overflow.map_or(header.position, |overflow| overflow.from);
             state.overflow = Some(Overflow { from, to: header.last_position() });
@@ -77,7 +91,9 @@ impl Mailbox {
         }
         match state.mail.pop_front() {
             Some(mail) => {
-                state.bytes -= mail.batch.bytes().len();
+                let bytes = mail.batch.bytes().len();
+                state.bytes -= bytes;
+                self.total.fetch_sub(bytes, atomic::Ordering::Relaxed);
                 state.messages -= mail.batch.header().count as usize;
                 Some(Ok(mail))
             }
@@ -121,6 +137,8 @@ impl Ord for Address {
 pub(crate) struct Router {
     index: RwLock<SubscriptionIndex<Address>>,
     next: AtomicU64,
+    /// Bytes that lie in all mailboxes; what lies in several is counted for each.
+    mailbox_bytes: Arc<AtomicUsize>,
     /// How many follow events: while nobody does, none is thought of.
     event_followers: AtomicU64,
 }
@@ -132,7 +150,8 @@ fn is_of_events(pattern: &Pattern) -> bool {
 
 impl Router {
     pub(crate) fn add(&self, pattern: &Pattern, subscriber: u64) -> Arc<Mailbox> {
-        let mailbox = Arc::new(Mailbox::default());
+        let total = Arc::clone(&self.mailbox_bytes);
+        let mailbox = Arc::new(Mailbox { inner: Mutex::default(), total });
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         // Every subscription has a number of its own, so nothing can be there twice.
         let added = index.insert(pattern, Address(subscriber, Arc::clone(&mailbox)));

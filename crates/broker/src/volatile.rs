@@ -2,17 +2,18 @@
 //! which need no creation and keep nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use gapless_core::entry::{ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES};
 use gapless_core::topic::Input;
 use gapless_core::{
     Durability, EntryHeader, EntryKind, Expect, GapReason, Position, PublishOptions, Records,
-    RejectReason, Seq, TopicId, TopicName, resolve,
+    RejectReason, Seq, TopicId, TopicName, TotalLimit, resolve,
 };
 use gapless_journal::Lsn;
 
 use crate::broker::Inner;
-use crate::cell::Cell;
+use crate::cell::{Cell, CellState};
 use crate::commit::{key_trouble, loose_batch};
 use crate::offer::{Acks, Numbers, offer};
 use crate::publish::Publishing;
@@ -53,6 +54,13 @@ impl Inner {
             drop(state);
             return self.refuse(&cell.name, RejectReason::NoSubscribers, acks);
         }
+        let bytes_max = match self.volatile_room(&state, records) {
+            Ok(bytes_max) => bytes_max,
+            Err(reason) => {
+                drop(state);
+                return self.refuse(&cell.name, reason, acks);
+            }
+        };
         let hash = key.map(|key| self.journal.key_hash(key));
         let newest = hash.and_then(|hash| state.latest_of_key(hash)).map(|(seq, _)| seq);
         let expect = (options.expect, newest.filter(|seq| *seq >= state.first()));
@@ -75,9 +83,7 @@ impl Inner {
         let header = self.volatile_header(cell.id, first, records);
         let batch = loose_batch(header, records);
         state.push(Lsn::NONE, batch.bytes().clone());
-        let own = state.settings.retention.bytes.unwrap_or(u64::MAX);
-        let max = own.min(self.limits.volatile_topic_bytes_max);
-        if let Some(below) = state.shrink(max) {
+        if let Some(below) = state.shrink(bytes_max) {
             let kept = state.batches().next().map(|batch| batch.header().position);
             state.floor_position = kept.unwrap_or(header.position).prev();
             state.step(now, Input::Trim { below, reason: GapReason::Slow });
@@ -90,6 +96,27 @@ impl Inner {
         self.metrics.published_messages.increment(u64::from(count));
         self.tell_accepted(&cell.name, first, count);
         Publishing::volatile(numbers, acks)
+    }
+
+    /// Bytes that a volatile topic keeps, at most.
+    fn volatile_topic_max(&self, state: &CellState) -> u64 {
+        let own = state.settings.retention.bytes.unwrap_or(u64::MAX);
+        own.min(self.limits.volatile_topic_bytes_max)
+    }
+
+    /// Bytes that a volatile topic may keep after these are added. When all volatile topics
+    /// together have reached their limit, one can only replace what it has.
+    fn volatile_room(&self, state: &CellState, records: &Records) -> Result<u64, RejectReason> {
+        let (own_max, kept) = (self.volatile_topic_max(state), state.tail_bytes());
+        let more = (ENTRY_HEADER_BYTES + records.bytes.len()) as u64;
+        let (limit, max) = (TotalLimit::VolatileBytes, self.limits.volatile_bytes_max);
+        if self.volatile_bytes.load(Ordering::Relaxed) + more <= max {
+            Ok(own_max)
+        } else if more <= kept {
+            Ok(own_max.min(kept))
+        } else {
+            Err(RejectReason::LimitReached { limit, max })
+        }
     }
 
     /// To whoever wants the subject now.

@@ -9,6 +9,7 @@ use common::*;
 use gapless_broker::{Broker, Clock, From, SystemClock, block_on};
 use gapless_core::{
     Message, Position, PublishAck, PublishOptions, RejectReason, Seq, Timestamp, TopicSettings,
+    TotalLimit,
 };
 use gapless_journal::faulty::{CrashKind, Times};
 
@@ -203,7 +204,10 @@ fn f3_delayed_messages_are_bounded_in_number_and_time() {
     let far = refusal(&broker, "t", &later("x", 10_001), &plain);
     assert_eq!(far, RejectReason::InvalidPayload);
     let ids = ["a", "b"].map(|body| schedule(&broker, "t", &later(body, 10_000)));
-    assert_eq!(refusal(&broker, "t", &later("c", 1), &plain), RejectReason::QueueFull);
+    assert_eq!(
+        refusal(&broker, "t", &later("c", 1), &plain),
+        RejectReason::LimitReached { limit: TotalLimit::Delayed, max: 2 }
+    );
     assert!(drive(&broker, broker.cancel_delayed(ids[0])).unwrap());
     schedule(&broker, "t", &later("c", 1));
 }

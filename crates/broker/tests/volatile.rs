@@ -4,7 +4,9 @@ mod common;
 
 use common::*;
 use gapless_broker::{Broker, Delivery, From, SubscribeError};
-use gapless_core::{GapReason, Message, PublishOptions, RejectReason, Seq, TopicSettings};
+use gapless_core::{
+    GapReason, Message, PublishOptions, RejectReason, Seq, TopicSettings, TotalLimit,
+};
 
 #[test]
 fn a1_a_subject_reaches_exactly_those_whose_pattern_matches() {
@@ -211,4 +213,32 @@ fn a1_a_thousand_threads_worth_of_mail_arrives_once_and_in_order() {
         }
         broker.close().unwrap();
     });
+}
+
+#[test]
+fn h1_all_volatile_topics_together_keep_no_more_than_their_limit() {
+    let mut world = World::new(31);
+    world.options.limits.volatile_topic_bytes_max = 10_000;
+    world.options.limits.volatile_bytes_max = 30_000;
+    let broker = world.open();
+    let plain = PublishOptions::default();
+    let message = Message::new(vec![7; 1000]);
+    let full = RejectReason::LimitReached { limit: TotalLimit::VolatileBytes, max: 30_000 };
+    let mut taken = 0;
+    for number in 0..10 {
+        let topic = format!("v{number}");
+        broker.create_topic(&name(&topic), volatile()).unwrap();
+        for _ in 0..20 {
+            let publishing = broker.publish(&name(&topic), &message, &plain);
+            taken += usize::from(publishing.is_accepted());
+        }
+    }
+    // Three topics are as large as each may be, a fourth got what was left, and all four can go on
+    // by replacing what they have. The others get nothing.
+    assert_eq!(taken, 80);
+    assert_eq!(refusal(&broker, "v9", &message, &plain), full);
+    assert!(broker.publish(&name("v0"), &message, &plain).is_accepted());
+    // What is deleted makes room.
+    broker.delete_topic(&name("v0")).unwrap();
+    assert!(broker.publish(&name("v9"), &message, &plain).is_accepted());
 }

@@ -117,9 +117,58 @@ pub enum RejectReason {
     /// One of the messages to be acked in the same step is not with this member any more.
     #[error("a lease is lost: the message went to another member or is done; do not repeat")]
     LeaseLost,
-    /// A cell is not what the step expected.
-    #[error("a cell has another value than the expected one: read it and decide again")]
-    ExpectedCell,
+    /// A total that the server keeps in memory would go beyond its limit.
+    #[error("{limit} ({max}) is reached: remove what is not needed, or raise it")]
+    LimitReached {
+        /// Which limit.
+        limit: TotalLimit,
+        /// How much it allows.
+        max: u64,
+    },
+}
+
+/// A limit of what a broker keeps in memory for all its users together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum TotalLimit {
+    /// Bytes of the messages of all volatile topics.
+    VolatileBytes = 1,
+    /// Named cells.
+    Cells = 2,
+    /// Bytes of the names and values of all cells.
+    CellBytes = 3,
+    /// Messages that wait for their time.
+    Delayed = 4,
+}
+
+impl TotalLimit {
+    /// Its number on the wire; never reused.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The limit of this number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::VolatileBytes, Self::Cells, Self::CellBytes, Self::Delayed]
+            .into_iter()
+            .find(|limit| limit.code() == code)
+    }
+
+    /// The key by which it is configured.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::VolatileBytes => "limits.volatile_bytes_max",
+            Self::Cells => "limits.cells_max",
+            Self::CellBytes => "limits.cells_bytes_max",
+            Self::Delayed => "limits.delayed_max",
+        }
+    }
+}
+
+impl core::fmt::Display for TotalLimit {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.key())
+    }
 }
 
 /// Trouble of the system. See [`PubSubError::fate`] for what became of the publish.
@@ -209,7 +258,7 @@ numbered! {
         11 UnknownTopic,
         12 NotDurable,
         13 LeaseLost,
-        14 ExpectedCell,
+        14 LimitReached,
     }
     PubSubError {
         100 NotStarted,

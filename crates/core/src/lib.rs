@@ -29,7 +29,6 @@ pub mod message;
 pub mod name;
 pub mod openings;
 pub mod options;
-pub mod outbox;
 pub mod pattern;
 pub mod ranges;
 pub mod registry;
@@ -42,7 +41,7 @@ pub mod token;
 pub mod topic;
 pub mod trie;
 
-pub use ack::{Accepted, Fate, PubSubError, PublishAck, RejectReason};
+pub use ack::{Accepted, Fate, PubSubError, PublishAck, RejectReason, TotalLimit};
 pub use backoff::{Backoff, BackoffError, Retries};
 pub use batch::{Batch, BatchError, BatchRef, Record, Records, RecordsBuilder};
 pub use batcher::{Batcher, BatcherLimits, BatcherLimitsError};
@@ -61,7 +60,7 @@ pub use local::{Delivery, Local, LocalLimits, SubscriberId};
 pub use message::{Message, MessageError};
 pub use name::{NAME_BYTES_MAX, NameError, TopicName};
 pub use options::{
-    DeliveryPolicy, Durability, Expect, ExpectCell, PartitionBehavior, PublishOptions, Resolved,
+    DeliveryPolicy, Durability, Expect, PartitionBehavior, PublishOptions, Resolved,
     SystemDefaults, TopicDefaults, resolve,
 };
 pub use pattern::{Pattern, PatternError};

@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use common::*;
 use gapless_core::{
     Durability, Expect, Message, PublishOptions, RejectReason, Retention, Seq, Storage, Timestamp,
-    TopicSettings,
+    TopicSettings, TotalLimit,
 };
 use gapless_protocol::*;
 
@@ -255,17 +255,14 @@ fn f3_more_delayed_messages_and_cells_than_allowed_are_rejected_at_once() {
     let due = server.broker.now().after(Duration::from_secs(3600));
     let delayed = Publish { not_before: Some(due), ..publish("later", &[Message::new("x")]) };
     assert!(matches!(peer.ask(delayed.clone()), Verb::PublishAck(_)));
-    assert_eq!(rejected(&peer.ask(delayed)), RejectReason::QueueFull);
+    let reached = |limit| RejectReason::LimitReached { limit, max: 1 };
+    assert_eq!(rejected(&peer.ask(delayed)), reached(TotalLimit::Delayed));
     let cell = |name: &'static str| Commit {
-        cells: vec![CellWrite {
-            name: name.into(),
-            value: Some("1".into()),
-            expect: ExpectCell::Anything,
-        }],
+        cells: vec![CellWrite { name: name.into(), value: Some("1".into()) }],
         ..Commit::default()
     };
     accepted(&peer.ask(cell("one")));
-    assert_eq!(rejected(&peer.ask(cell("two"))), RejectReason::QueueFull);
+    assert_eq!(rejected(&peer.ask(cell("two"))), reached(TotalLimit::Cells));
     server.still_works();
 }
 
@@ -283,11 +280,7 @@ fn f2_a_commit_is_all_or_nothing_with_its_cells() {
     let commit = |expect| Commit {
         options: PublishOptions::default(),
         parts: vec![part("left", expect, 2), part("right", None, 1)],
-        cells: vec![CellWrite {
-            name: "cursor".into(),
-            value: Some("7".into()),
-            expect: ExpectCell::Anything,
-        }],
+        cells: vec![CellWrite { name: "cursor".into(), value: Some("7".into()) }],
     };
     let cell = |name: &'static str| CellRead { name: name.into() };
     let wrong = peer.ask(commit(Some(Expect::TopicLast(Seq(5)))));
@@ -302,7 +295,7 @@ fn f2_a_commit_is_all_or_nothing_with_its_cells() {
     assert_eq!((left.accepted.last, right.accepted.last), (Seq(2), Seq(1)));
     assert_eq!(peer.ask(cell("cursor")), Verb::from(CellValue { value: Some("7".into()) }));
     let only = Commit {
-        cells: vec![CellWrite { name: "cursor".into(), value: None, expect: ExpectCell::Anything }],
+        cells: vec![CellWrite { name: "cursor".into(), value: None }],
         ..Commit::default()
     };
     assert_eq!(accepted(&peer.ask(only)).accepted.first, Seq(0));

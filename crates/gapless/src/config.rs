@@ -64,6 +64,13 @@ keys! {
     "limits.subscriptions_max" = "1000000", "most subscriptions";
     "limits.message_bytes_max" = "4128768", "largest message in bytes";
     "limits.recovery_bytes_max" = "268435456", "bytes of history in memory for all who recover";
+    "limits.volatile_bytes_max" = "536870912", "bytes that all volatile topics keep together";
+    "limits.mailboxes_bytes_max" = "536870912", "bytes that wait for all subscribers of volatile \
+        subjects together";
+    "limits.cells_max" = "1000000", "most named cells";
+    "limits.cells_bytes_max" = "268435456", "bytes of all named cells together";
+    "limits.delayed_max" = "10000000", "most messages that wait for their time; each costs some 60 \
+        bytes of memory";
     "limits.mailbox_bytes_max" = "8388608", "bytes that wait for a subscriber of volatile subjects";
     "limits.memory_bytes" = "auto", "memory for unfinished requests and unsent answers of all \
         connections together, in bytes; auto is a quarter of the machine's, or of the control group's";
@@ -71,14 +78,6 @@ keys! {
         refused, and may hold some without getting on while it is short";
     "limits.write_timeout_ms" = "120000", "how long a client may take nothing of what is sent to it \
         before its connection is ended; it can resume";
-    "outbox.dsn" = "", "PostgreSQL database whose outbox is moved into topics; empty for none";
-    "outbox.password_file" = "", "file whose first line is the password for it; empty for \
-        PGPASSWORD";
-    "outbox.ca_file" = "", "certificates (PEM) it is verified with; empty for the system's";
-    "outbox.schema" = "gapless", "schema of the outbox";
-    "outbox.name" = "relay", "name under which the offset is kept";
-    "outbox.topic_prefix" = "", "what comes before the topic of a row";
-    "outbox.create_topics" = "false", "whether topics that do not exist are created: true or false";
     "durability" = "flushed", "default durability: memory, written or flushed";
 }
 

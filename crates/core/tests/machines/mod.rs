@@ -1,6 +1,5 @@
 //! The machines as the golden scripts drive them: words in, words out.
 
-mod fence;
 mod group;
 mod link;
 
@@ -9,7 +8,6 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use gapless_core::outbox::fence::Fence;
 use gapless_core::{
     Amount, Batcher, BatcherLimits, Credit, Cursor, DedupWindow, Expect, FailReason, GapReason,
     Group, Link, Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor,
@@ -25,7 +23,6 @@ pub(crate) enum Machine {
     Subscriber(Subscriber),
     Link(Link),
     Group(Box<Group>),
-    Fence(Fence),
 }
 
 /// The `name=value` words of a command.
@@ -127,7 +124,6 @@ impl Machine {
             "subscriber" => Self::Subscriber(Subscriber::new(words.millis("ttl"))),
             "link" => Self::Link(link::new(&words)),
             "group" => Self::Group(Box::new(group::new(&words))),
-            "fence" => Self::Fence(Fence::new(words.number("safe"))),
             other => panic!("no machine {other}"),
         }
     }
@@ -147,7 +143,6 @@ impl Machine {
             Self::Subscriber(machine) => run_subscriber(machine, now, verb, &words),
             Self::Link(machine) => link::run(machine, now, verb, &words),
             Self::Group(machine) => group::run(machine, now, verb, &words),
-            Self::Fence(machine) => fence::run(machine, now, verb, &words),
         }));
         result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -155,6 +155,9 @@ impl From<RejectReason> for Problem {
         match reason {
             RejectReason::ExpectedSeq { actual } => problem.with("actual", actual.0),
             RejectReason::TooLarge { bytes, max } => problem.with("bytes", bytes).with("max", max),
+            RejectReason::LimitReached { limit, max } => {
+                problem.with("limit", limit.key()).with("max", max)
+            }
             _ => problem,
         }
     }
@@ -257,7 +260,7 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::NoSubscribers
         | ErrorCode::NotDurable
         | ErrorCode::LeaseLost => StatusCode::CONFLICT,
-        ErrorCode::ExpectedSeq | ErrorCode::ExpectedCell => StatusCode::PRECONDITION_FAILED,
+        ErrorCode::ExpectedSeq => StatusCode::PRECONDITION_FAILED,
         ErrorCode::TooLarge | ErrorCode::FrameTooLarge | ErrorCode::BodyTooLarge => {
             StatusCode::PAYLOAD_TOO_LARGE
         }
@@ -269,9 +272,10 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::TooManySubscriptions
         | ErrorCode::TooManyMembers
         | ErrorCode::TooMuchInFlight => StatusCode::TOO_MANY_REQUESTS,
-        ErrorCode::StorageFull | ErrorCode::TooManyTopics | ErrorCode::TooManyGroups => {
-            StatusCode::INSUFFICIENT_STORAGE
-        }
+        ErrorCode::StorageFull
+        | ErrorCode::TooManyTopics
+        | ErrorCode::TooManyGroups
+        | ErrorCode::LimitReached => StatusCode::INSUFFICIENT_STORAGE,
         ErrorCode::NotStarted
         | ErrorCode::Stopped
         | ErrorCode::Poisoned

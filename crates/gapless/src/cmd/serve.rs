@@ -14,7 +14,6 @@ use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
 use serde_json::json;
 
-use super::outbox_run::Beside;
 use crate::config::{Config, ConfigError, Source};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
@@ -105,11 +104,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
-    let outbox = Beside::start(config, &broker)?;
     if let Some(http) = &mut http {
-        if let Some(outbox) = &outbox {
-            http.outbox(outbox.state.clone());
-        }
         http.beside(&door);
         http.serve(broker.clone(), Some(metrics));
     }
@@ -142,9 +137,6 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     out.flush()?;
     interrupt.came().await;
     tracing::info!("stopping: connections get a moment to finish");
-    if let Some(outbox) = outbox {
-        outbox.stop().await;
-    }
     if let Some(http) = http {
         http.close().await;
     }
@@ -224,6 +216,11 @@ fn broker_options(config: &Config) -> Result<BrokerOptions, ConfigError> {
     options.limits.subscriptions_max = config.get("limits.subscriptions_max")?;
     options.limits.message_bytes_max = config.get("limits.message_bytes_max")?;
     options.limits.recovery_bytes_max = config.get("limits.recovery_bytes_max")?;
+    options.limits.volatile_bytes_max = config.get("limits.volatile_bytes_max")?;
+    options.limits.mailboxes_bytes_max = config.get("limits.mailboxes_bytes_max")?;
+    options.limits.cells_max = config.get("limits.cells_max")?;
+    options.limits.cells_bytes_max = config.get("limits.cells_bytes_max")?;
+    options.limits.delayed_max = config.get("limits.delayed_max")?;
     options.limits.mailbox_bytes_max = config.get("limits.mailbox_bytes_max")?;
     let durability = Durability::from_name(config.text("durability"));
     options.defaults.durability =

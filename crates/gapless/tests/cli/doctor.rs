@@ -89,7 +89,7 @@ fn a_lost_index_is_made_anew_only_when_asked() {
     let ran = doctor(&server.data(), &[]).exits(3);
     ran.shows("can be made good without loss").shows("gapless doctor --repair");
     assert!(!index.exists());
-    doctor(&server.data(), &["--repair"]).ok().shows("nothing is lost");
+    doctor(&server.data(), &["--repair"]).ok().shows("anew; nothing is lost");
     assert!(index.exists());
     doctor(&server.data(), &[]).ok();
 }

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::batch::{BATCH_COUNT_MAX, put_varint};
-use gapless_core::{Accepted, Position, RejectReason, Seq, Timestamp};
+use gapless_core::{Accepted, Position, RejectReason, Seq, Timestamp, TotalLimit};
 
 use crate::frame::FrameLimit;
 use crate::verb::{Fields, VerbError, no_subject};
@@ -23,6 +23,9 @@ pub const DETAIL_BYTES_MAX: usize = 255;
 const PART_BYTES_MAX: usize = 64;
 /// Most bytes of one item of that list: an index below [`BATCH_COUNT_MAX`] and a seq.
 const KNOWN_BYTES_MAX: usize = 3 + 8;
+
+/// The one reason that may have a detail which is not known here.
+const LIMIT_REACHED: u16 = 14;
 
 const ACKS: List = List { field: "acks", item_bytes_min: 4, count_max: COMMIT_PARTS_MAX };
 const KNOWN: List = List { field: "known", item_bytes_min: 9, count_max: BATCH_COUNT_MAX as usize };
@@ -176,7 +179,13 @@ impl Rejection {
             11 => RejectReason::UnknownTopic,
             12 => RejectReason::NotDurable,
             13 => RejectReason::LeaseLost,
-            14 => RejectReason::ExpectedCell,
+            14 => {
+                let (limit, max) = (fields.u8("limit")?, fields.u64("max")?);
+                match TotalLimit::from_code(limit) {
+                    Some(limit) => RejectReason::LimitReached { limit, max },
+                    None => return Ok(Self::Other { code, detail }),
+                }
+            }
             code => return Ok(Self::Other { code, detail }),
         };
         fields.finish()?;
@@ -195,6 +204,11 @@ impl Rejection {
                 out.put_u64_le(*bytes);
                 out.put_u64_le(*max);
             }
+            Self::Reason(RejectReason::LimitReached { limit, max }) => {
+                out.put_u8(9);
+                out.put_u8(limit.code());
+                out.put_u64_le(*max);
+            }
             Self::Reason(_) => out.put_u8(0),
             Self::Other { detail, .. } => put_bytes(out, detail),
         }
@@ -206,6 +220,8 @@ impl Rejection {
             Self::Reason(_) => Ok(()),
             Self::Other { code, detail } => {
                 let known = RejectReason::CODES.iter().any(|(number, _)| number == code);
+                // A limit that is not known here came with a reason that is.
+                let known = known && *code != LIMIT_REACHED;
                 ensure(!known && (1..100).contains(code), "reason")?;
                 at_most(DETAIL_BYTES_MAX, detail.len(), "detail")
             }

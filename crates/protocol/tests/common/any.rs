@@ -6,7 +6,7 @@ use bytes::Bytes;
 use gapless_core::{
     Accepted, Batch, Compaction, DedupWindow, DeliveryPolicy, Durability, Epoch, Expect, Fate,
     Message, PartitionBehavior, Pattern, Position, PublishOptions, Records, RejectReason,
-    Retention, Seq, Storage, Timestamp, TopicName, TopicSettings,
+    Retention, Seq, Storage, Timestamp, TopicName, TopicSettings, TotalLimit,
 };
 use gapless_protocol::*;
 use proptest::collection::vec;
@@ -212,7 +212,11 @@ fn rejection() -> impl Strategy<Value = Rejection> {
         number().prop_map(|seq| Rejection::Reason(RejectReason::ExpectedSeq { actual: Seq(seq) })),
         any::<(u64, u64)>()
             .prop_map(|(bytes, max)| Rejection::Reason(RejectReason::TooLarge { bytes, max })),
-        (14..100_u16, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
+        any::<u64>().prop_map(|max| {
+            let limit = TotalLimit::CellBytes;
+            Rejection::Reason(RejectReason::LimitReached { limit, max })
+        }),
+        (15..100_u16, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
     ]
 }
 
@@ -236,13 +240,8 @@ pub(crate) fn commit() -> impl Strategy<Value = Commit> {
         expect,
         records,
     });
-    let expect = prop_oneof![
-        Just(ExpectCell::Anything),
-        Just(ExpectCell::Absent),
-        bytes(30).prop_map(ExpectCell::Value),
-    ];
-    let cell = (vec(any::<u8>(), 1..20), option::of(bytes(30)), expect)
-        .prop_map(|(name, value, expect)| CellWrite { name: name.into(), value, expect });
+    let cell = (vec(any::<u8>(), 1..20), option::of(bytes(30)))
+        .prop_map(|(name, value)| CellWrite { name: name.into(), value });
     (options(), vec(part, 0..4), vec(cell, 1..4)).prop_map(|(options, parts, cells)| {
         let options = PublishOptions { expect: None, ..options };
         Commit { options, parts, cells }

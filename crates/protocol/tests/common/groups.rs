@@ -117,11 +117,7 @@ pub(crate) fn all() -> Vec<(&'static str, Verb)> {
     let commit = Commit {
         options: PublishOptions { durability: Some(Durability::Flushed), ..Default::default() },
         parts: vec![part],
-        cells: vec![CellWrite {
-            name: "total".into(),
-            value: Some("12".into()),
-            expect: ExpectCell::Anything,
-        }],
+        cells: vec![CellWrite { name: "total".into(), value: Some("12".into()) }],
     };
     let filter = LetterFilter {
         from: Some(Seq(1)),
