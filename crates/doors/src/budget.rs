@@ -109,6 +109,13 @@ impl Budget {
         self.0.patience
     }
 
+    /// How many bytes are made at once for a client that may not take them: `most`, or less while
+    /// there is little left.
+    pub(crate) fn piece_bytes(&self, most: usize) -> usize {
+        let left = self.0.bytes_max.saturating_sub(self.used());
+        most.min((left / 2).max(SMALL_BYTES))
+    }
+
     /// Whether most of it is used, or connections wait for some.
     pub(crate) fn is_short(&self) -> bool {
         self.used() > self.0.bytes_max / 2 || self.0.waiting_count.load(Ordering::Relaxed) > 0

@@ -203,3 +203,47 @@ fn sockets_count_as_streams() {
         Stream::open(server.address, "/v1/topics/orders/follow", None).status == 200
     });
 }
+
+#[test]
+fn h1_long_bodies_come_whole_over_both_kinds_of_stream() {
+    let server = Server::open();
+    server.create("orders");
+    let lines = "a\r\nb\rc\n\n".repeat(10_000);
+    let json = format!("[{}1]", "{\"n\" : \"a \\\" b\"},\n".repeat(5_000));
+    let bodies = [
+        Message::new(vec![1; 200_000]),
+        Message::new(vec![0xff; 100_000]),
+        Message::new(lines.clone()),
+        Message::new(json.clone()).with_header("content-type", "application/json"),
+        Message::new("short"),
+    ];
+    let mut socket = open(&server, FOLLOW);
+    let mut stream = server.follow(FOLLOW);
+    let mut plain = server.follow("/v1/topics/orders/follow?format=body");
+    for body in &bodies {
+        server.publish("orders", std::slice::from_ref(body));
+        let shown = message(&mut socket);
+        let mut same = stream.message().json();
+        same["event"] = "message".into();
+        assert!(same == shown, "a message looks the same on both");
+        let body = body.body.as_ref().expect("a body");
+        match std::str::from_utf8(body) {
+            Ok(text) if text == json => {
+                assert!(shown["json"] == serde_json::from_str::<Value>(&json).expect("JSON"));
+            }
+            Ok(text) => assert!(shown["text"] == text),
+            Err(_) => assert_eq!(shown["base64"].as_str().map(str::len), Some(133_336)),
+        }
+        let event = loop {
+            let event = plain.next();
+            if ["message", "base64"].contains(&event.event.as_str()) {
+                break event;
+            }
+        };
+        if *body == lines {
+            assert!(event.data == "a\nb\nc\n\n".repeat(10_000), "every line end is one");
+        } else if let Ok(text) = std::str::from_utf8(body) {
+            assert!(event.data == text);
+        }
+    }
+}

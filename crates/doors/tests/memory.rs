@@ -21,8 +21,10 @@ use gapless_protocol::*;
 const MIB: usize = 1024 * 1024;
 /// The budget of all connections.
 const BUDGET: usize = 64 * MIB;
+/// What a door reads at once from a client, at most.
+const READ_BYTES: usize = 256 * 1024;
 /// What the process may take beside the budget: the journal's tail, the runtime, allocators.
-const CONSTANT: usize = 96 * MIB;
+const CONSTANT: usize = 128 * MIB;
 
 /// A broker with both doors, which share one budget.
 struct World {
@@ -76,7 +78,8 @@ impl World {
     #[track_caller]
     fn is_bounded(&self) {
         let (used, grown) = (self.budget.used(), rss().saturating_sub(self.rss_before));
-        assert!(used <= BUDGET, "{used} bytes are counted");
+        // What one read brings is there before it can be asked whether there is room for it.
+        assert!(used <= BUDGET + attackers() * READ_BYTES, "{used} bytes are counted");
         assert!(grown <= BUDGET + CONSTANT, "the process grew by {} MiB", grown / MIB);
     }
 
@@ -88,7 +91,7 @@ impl World {
         accepted(&publisher.ask(publish("t", &[Message::new("native")])));
         let mut client = TcpStream::connect(self.http).expect("connects");
         client.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        let request = "POST /v1/topics/t/messages HTTP/1.1\r\nhost: test\r\n\
+        let request = "POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost\r\n\
                        content-length: 4\r\nconnection: close\r\n\r\nhttp";
         client.write_all(request.as_bytes()).expect("it is taken");
         let mut answer = String::new();
@@ -253,7 +256,7 @@ fn http_attack(content_type: &str, filler: u8) {
     let world = World::open(Duration::from_secs(2), DEADLINE);
     let bytes = 16 * MIB;
     let head = format!(
-        "POST /v1/topics/t/messages HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\n\
+        "POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\n\
          content-length: {bytes}\r\n\r\n"
     );
     let mut attackers: Vec<Attacker> = (0..attackers())
@@ -306,4 +309,82 @@ fn a_large_message_that_is_alone_passes_and_gives_its_memory_back() {
     let plain = PublishOptions::default();
     let published = world.broker.publish(&name("t"), &Message::new("x"), &plain);
     world.runtime.block_on(published).expect("an ack");
+}
+
+/// Clients that ask for a stream and never read; one message is 24 MB as JSON.
+fn readers_that_never_read(head: &str) {
+    let world = World::open(Duration::from_secs(2), Duration::from_secs(4));
+    let mut readers: Vec<Attacker> =
+        (0..attackers()).map(|_| Attacker::new(world.http, head.as_bytes().to_vec(), 0)).collect();
+    for reader in &mut readers {
+        reader.stream.set_nonblocking(false).expect("a socket option");
+        reader.stream.write_all(&std::mem::take(&mut reader.head)).expect("it is taken");
+    }
+    world.until("all follow", |world| world.broker.subscribers().len() >= readers.len());
+    let large = Message::new(vec![1; 4_100_000]);
+    let plain = PublishOptions::default();
+    let published = world.broker.publish(&name("t"), &large, &plain);
+    world.runtime.block_on(published).expect("an ack");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        world.is_bounded();
+        world.others_are_unhurt();
+    }
+    // Those who take nothing are ended, and give everything back.
+    world.until("all are ended", |world| {
+        world.is_bounded();
+        world.broker.subscribers().is_empty()
+    });
+    world.until("all is given back", |world| world.budget.used() == 0);
+    world.others_are_unhurt();
+}
+
+#[test]
+fn h1_h6_event_streams_that_are_not_read_stay_small_and_are_ended() {
+    readers_that_never_read("GET /v1/topics/t/follow HTTP/1.1\r\nhost: localhost\r\n\r\n");
+}
+
+#[test]
+fn h1_h6_websockets_that_are_not_read_stay_small_and_are_ended() {
+    readers_that_never_read(
+        "GET /v1/topics/t/follow HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n\
+         upgrade: websocket\r\nsec-websocket-version: 13\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+}
+
+#[test]
+fn h6_native_readers_that_never_read_are_ended_and_can_resume() {
+    let world = World::open(Duration::from_secs(2), Duration::from_secs(2));
+    let mut stuck = TcpStream::connect(world.native).expect("a connection");
+    let mut asked = bytes::BytesMut::new();
+    for verb in [Verb::from(hello()), subscribe("t", StartFrom::Beginning).into()] {
+        verb.encode(Ids::question([9; 16]), FrameLimit::MAX, &mut asked).expect("a frame");
+    }
+    stuck.write_all(&asked).expect("it is taken");
+    world.until("it follows", |world| !world.broker.subscribers().is_empty());
+    let (large, plain) = (Message::new(vec![1; 1_000_000]), PublishOptions::default());
+    for _ in 0..20 {
+        let published = world.broker.publish(&name("t"), &large, &plain);
+        world.runtime.block_on(published).expect("an ack");
+    }
+    world.until("it is ended", |world| world.broker.subscribers().is_empty());
+    // What was on its way is there; the next connection goes on behind it.
+    let mut got = Vec::new();
+    let _ = stuck.read_to_end(&mut got);
+    let (mut got, mut seen) = (bytes::BytesMut::from(&got[..]), 0);
+    while let Ok(Some(frame)) = Decoder::new(FrameLimit::MAX).decode(&mut got) {
+        if let Ok(Verb::Messages(messages)) = Verb::decode(&frame) {
+            seen = messages.to.0;
+        }
+    }
+    assert!(seen < 20, "{seen}");
+    let mut again = world.peer();
+    again.follow(subscribe("t", StartFrom::Seq(gapless_core::Seq(seen + 1))));
+    while seen < 20 {
+        if let Verb::Messages(messages) = again.next() {
+            assert_eq!(messages.from.0, seen + 1);
+            seen = messages.to.0;
+        }
+    }
 }

@@ -120,18 +120,27 @@ pub(crate) async fn read(body: Body, shared: &Shared) -> Result<Bytes, Problem> 
 pub(crate) struct Upload {
     frames: Frames,
     share: Share,
+    /// The piece that came last, until it may be held.
+    arrived: Share,
     /// When what is held is looked at: it may not be held for long while memory is short.
     due: Option<Pin<Box<Sleep>>>,
 }
 
 impl Upload {
     pub(crate) fn new(body: Body, memory: &Budget) -> Self {
-        Self { frames: Frames(body), share: memory.share(), due: None }
+        let (share, arrived) = (memory.share(), memory.share());
+        Self { frames: Frames(body), share, arrived, due: None }
     }
 
     /// The next piece; `None` at the end. It can be called off without loss.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let Self { frames, share, due } = self;
+        let piece = self.next_piece().await?;
+        self.arrived.set(piece.as_ref().map_or(0, Bytes::len));
+        Ok(piece)
+    }
+
+    async fn next_piece(&mut self) -> Result<Option<Bytes>, Problem> {
+        let Self { frames, share, due, .. } = self;
         let Some(due) = due else { return frames.next().await };
         loop {
             tokio::select! {
@@ -151,6 +160,7 @@ impl Upload {
     /// Waits until so many bytes may be held in all.
     pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), Problem> {
         self.share.grow(bytes).await.map_err(|short| out_of_memory(&short))?;
+        self.arrived.set(0);
         self.watch();
         Ok(())
     }

@@ -6,13 +6,12 @@
 mod events;
 mod sse;
 pub(crate) mod start;
+mod upgrade;
 mod websocket;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
@@ -25,6 +24,7 @@ use gapless_protocol::ErrorCode;
 use crate::http::event_stream::{KeepAlive, event_stream, stream_permit};
 use crate::http::follow::events::Events;
 use crate::http::follow::sse::{Format, SseFeed};
+use crate::http::follow::upgrade::Upgrade;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::http::server::{Peer, Shared, blocking};
@@ -46,9 +46,6 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/follow", get(follow_pattern))
 }
 
-/// What axum makes of the headers of a WebSocket, which most requests do not have.
-type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
-
 async fn follow_topic(
     State(shared): State<Arc<Shared>>,
     Extension(peer): Extension<Peer>,
@@ -61,7 +58,6 @@ async fn follow_topic(
         .map_err(|failed| Problem::new(ErrorCode::InvalidTopic, failed).with("topic", name))?;
     let anyway = params.switch("anyway")?.unwrap_or(false);
     let asked = Asked::read(params, &headers, peer)?;
-    let upgrade = websocket_of(upgrade, &headers)?;
     follow(shared, asked, upgrade, move |broker, from| {
         match broker.describe_topic(&name) {
             Ok(_) => {}
@@ -88,7 +84,6 @@ async fn follow_pattern(
     })?;
     let pattern = pattern_of(&text)?;
     let asked = Asked::read(params, &headers, peer)?;
-    let upgrade = websocket_of(upgrade, &headers)?;
     follow(shared, asked, upgrade, move |broker, from| Ok(broker.subscribe(&pattern, from)?)).await
 }
 
@@ -136,24 +131,11 @@ fn refused(parameter: &str, detail: impl std::fmt::Display) -> Problem {
     Problem::bad_request(detail).with("parameter", parameter)
 }
 
-/// The WebSocket, if the request asks for one.
-fn websocket_of(
-    upgrade: Upgrade,
-    headers: &HeaderMap,
-) -> Result<Option<WebSocketUpgrade>, Problem> {
-    // Some clients offer other protocols, and are content when that is ignored.
-    let protocol = headers.get(header::UPGRADE);
-    if !protocol.is_some_and(|each| each.as_bytes().eq_ignore_ascii_case(b"websocket")) {
-        return Ok(None);
-    }
-    upgrade.map(Some).map_err(|why| Problem::bad_request(why.body_text()).with_status(why.status()))
-}
-
 /// Subscribes where waiting for the disk is allowed, and answers with the stream.
 async fn follow(
     shared: Arc<Shared>,
     asked: Asked,
-    upgrade: Option<WebSocketUpgrade>,
+    upgrade: Upgrade,
     subscribe: impl FnOnce(&Broker, From) -> Result<Subscription, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
     let permit = stream_permit(&shared)?;
@@ -163,11 +145,11 @@ async fn follow(
     session.rename(asked.agent);
     let follows = (subscription.id(), subscription.follows_topic());
     let events = Events::new(subscription, shared.sessions.seat(session, follows));
-    if let Some(upgrade) = upgrade {
+    if upgrade.is_asked() {
         let every = asked.keep_alive.every;
-        return Ok(websocket::upgrade(upgrade, shared, permit, every, events));
+        return websocket::accept(upgrade, shared, permit, every, events);
     }
-    let mut feed = SseFeed::new(events, asked.format);
+    let mut feed = SseFeed::new(events, asked.format, shared.options.memory.clone());
     if matches!(from, From::Now | From::Time(_)) {
         feed = feed.telling_place();
     }

@@ -15,6 +15,7 @@ mod health;
 mod host;
 mod incoming;
 mod lines;
+mod long_body;
 mod messages;
 mod metrics;
 mod options;

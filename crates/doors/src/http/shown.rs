@@ -12,6 +12,8 @@ use gapless_core::time::whole_ms;
 use gapless_core::{Epoch, Position, Seq, Timestamp, Token, TopicName};
 use serde::de::IgnoredAny;
 
+use crate::http::long_body::{Compact, Form, LongBody, WHOLE_BYTES_MAX};
+
 /// The header of a message that says what its body is.
 pub(crate) const CONTENT_TYPE: &str = "content-type";
 
@@ -29,6 +31,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) ttl_ms: Option<u64>,
     pub(crate) headers: &'a [(String, Bytes)],
     pub(crate) body: Option<&'a [u8]>,
+    /// What the body is a part of, so that it can be shared.
+    pub(crate) whole: Option<&'a Bytes>,
 }
 
 impl<'a> Shown<'a> {
@@ -46,6 +50,7 @@ impl<'a> Shown<'a> {
             ttl_ms: message.ttl.map(whole_ms),
             headers: &message.headers,
             body: message.body.as_deref(),
+            whole: message.body.as_ref(),
         }
     }
 
@@ -56,8 +61,28 @@ impl<'a> Shown<'a> {
         out.push(b'}');
     }
 
+    /// Appends it as one object behind `before`, or only its beginning if its body is long: the
+    /// rest is to be written piece by piece.
+    pub(crate) fn begin(&self, before: &[u8], out: &mut Vec<u8>) -> Option<LongBody> {
+        out.push(b'{');
+        out.extend_from_slice(before);
+        self.put_numbers(out);
+        self.put_parts(out);
+        let long = self.long_body(out);
+        if long.is_none() {
+            self.put_body(out);
+            out.push(b'}');
+        }
+        long.map(|long| long.then(b"}"))
+    }
+
     /// Appends what stands between the braces.
     pub(crate) fn put_members(&self, out: &mut Vec<u8>) {
+        self.put_numbers(out);
+        self.put_content(out);
+    }
+
+    fn put_numbers(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\"topic\":");
         put_text(out, self.topic);
         put_number(out, b",\"seq\":", self.seq.0);
@@ -65,11 +90,15 @@ impl<'a> Shown<'a> {
         out.extend_from_slice(b",\"cursor\":\"");
         put_token(out, self.token);
         put_number(out, b"\",\"time_ms\":", self.time.0);
-        self.put_content(out);
     }
 
     /// Appends what the publisher gave, each member with a comma before it.
     pub(crate) fn put_content(&self, out: &mut Vec<u8>) {
+        self.put_parts(out);
+        self.put_body(out);
+    }
+
+    fn put_parts(&self, out: &mut Vec<u8>) {
         put_bytes(out, "key", self.key);
         put_bytes(out, "id", self.id);
         if let Some(ttl_ms) = self.ttl_ms {
@@ -78,18 +107,35 @@ impl<'a> Shown<'a> {
         if !self.headers.is_empty() {
             put_headers(out, self.headers);
         }
-        self.put_body(out);
+    }
+
+    /// Whether the body is said to be JSON, and is.
+    fn is_json(&self, body: &[u8]) -> bool {
+        let says = |(name, value): &(String, Bytes)| {
+            name.eq_ignore_ascii_case(CONTENT_TYPE) && says_json(value)
+        };
+        self.headers.iter().any(says) && serde_json::from_slice::<IgnoredAny>(body).is_ok()
+    }
+
+    /// The body if it is long, and appends what stands before it.
+    fn long_body(&self, out: &mut Vec<u8>) -> Option<LongBody> {
+        let body = self.body.filter(|body| body.len() > WHOLE_BYTES_MAX)?;
+        let shared = self.whole?.slice_ref(body);
+        if self.is_json(body) {
+            out.extend_from_slice(b",\"json\":");
+            return Some(LongBody::new(shared, Form::Json(Compact::default())));
+        }
+        let is_text = std::str::from_utf8(body).is_ok();
+        out.extend_from_slice(if is_text { b",\"text\":\"" } else { b",\"base64\":\"" });
+        let form = if is_text { Form::Text } else { Form::Base64 };
+        Some(LongBody::new(shared, form).then(b"\""))
     }
 
     fn put_body(&self, out: &mut Vec<u8>) {
         let Some(body) = self.body else { return };
-        let is_json = self
-            .headers
-            .iter()
-            .any(|(name, value)| name.eq_ignore_ascii_case(CONTENT_TYPE) && says_json(value));
-        if is_json && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
+        if self.is_json(body) {
             out.extend_from_slice(b",\"json\":");
-            put_compact(out, body);
+            Compact::default().put(out, body);
         } else {
             match std::str::from_utf8(body) {
                 Ok(text) => {
@@ -209,25 +255,9 @@ pub(crate) fn put_token(out: &mut Vec<u8>, token: Token) {
 }
 
 /// Appends a text as a JSON string.
-fn put_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     // A Vec takes everything.
     let _ = serde_json::to_writer(out, text);
-}
-
-/// Appends valid JSON without the blanks and line ends between its parts.
-fn put_compact(out: &mut Vec<u8>, json: &[u8]) {
-    let (mut in_text, mut escaped) = (false, false);
-    for &byte in json {
-        if in_text || !byte.is_ascii_whitespace() {
-            out.push(byte);
-        }
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            _ => {}
-        }
-    }
 }
 
 #[cfg(test)]
@@ -250,6 +280,7 @@ mod tests {
             ttl_ms: None,
             headers: &message.headers,
             body: message.body.as_deref(),
+            whole: None,
         };
         shown.put(&mut out);
         String::from_utf8(out).expect("text")

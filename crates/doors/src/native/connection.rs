@@ -277,8 +277,11 @@ impl Connection {
 
     /// How many of `wanted` bytes may be read now; `None` means to wait for memory.
     fn may_read(&mut self, wanted: usize, context: &Context<'_>) -> Option<usize> {
-        // What is there already is moved when the buffer grows.
-        let after = self.held_bytes().max(self.input.len() + self.output.bytes() + wanted);
+        let (length, capacity) = (self.input.len(), self.input.capacity());
+        // A buffer that is too small grows to twice its size, or more.
+        let fits = capacity - length >= wanted;
+        let grown = if fits { capacity } else { (2 * capacity).max(length + wanted) };
+        let after = self.held_bytes() - capacity + grown;
         if !self.share.allows(after) && self.input.len() + READ_BYTES_MIN <= SMALL_BYTES {
             // Small frames go on, from small reads.
             return Some(wanted.min(READ_BYTES_MIN));

@@ -219,6 +219,7 @@ impl Rest {
                     ttl_ms: record.ttl_ms.map(u64::from),
                     headers: &headers,
                     body: record.body,
+                    whole: Some(batch.bytes()),
                 };
                 wants_more = take(Event::Message(message));
                 next = seq.next();

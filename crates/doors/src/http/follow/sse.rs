@@ -10,8 +10,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use gapless_core::Token;
 
+use crate::Budget;
 use crate::http::event_stream::{FRAME_BYTES, Feed, put_event, put_head};
 use crate::http::follow::events::{Asked, Event, Events};
+use crate::http::long_body::{Form, LongBody, WHOLE_BYTES_MAX};
 use crate::http::shown::{Shown, base64, put_token};
 
 /// What stands in the data of a message.
@@ -42,11 +44,14 @@ pub(crate) struct SseFeed {
     format: Format,
     /// Told before everything else: where the stream begins.
     begins_at: Option<Token>,
+    /// The rest of a message that is too long to be written at once.
+    long: Option<LongBody>,
+    memory: Budget,
 }
 
 impl SseFeed {
-    pub(crate) fn new(events: Events, format: Format) -> Self {
-        Self { events, format, begins_at: None }
+    pub(crate) fn new(events: Events, format: Format, memory: Budget) -> Self {
+        Self { events, format, begins_at: None, long: None, memory }
     }
 
     /// Tells the client where it stands before anything came, for beginnings that would be
@@ -65,11 +70,19 @@ impl Feed for SseFeed {
             put_head(&mut out, None, Some(&token));
             out.push(b'\n');
         }
-        let format = self.format;
+        let most = self.memory.piece_bytes(FRAME_BYTES);
+        if let Some(long) = &mut self.long {
+            if !long.put(&mut out, most) {
+                return Poll::Ready(Some(out.into()));
+            }
+            self.long = None;
+        }
+        let (format, mut long) = (self.format, None);
         let asked = self.events.poll(context, &mut |event| {
-            put(&mut out, &event, format);
-            out.len() < FRAME_BYTES
+            long = put(&mut out, &event, format);
+            long.is_none() && out.len() < most
         });
+        self.long = long.and_then(|mut long| (!long.put(&mut out, most)).then_some(long));
         match asked {
             _ if !out.is_empty() => Poll::Ready(Some(out.into())),
             Poll::Ready(Asked::Over) => Poll::Ready(None),
@@ -78,7 +91,8 @@ impl Feed for SseFeed {
     }
 }
 
-fn put(out: &mut Vec<u8>, event: &Event<'_>, format: Format) {
+/// Appends an event, or its beginning and what is left of it.
+fn put(out: &mut Vec<u8>, event: &Event<'_>, format: Format) -> Option<LongBody> {
     match (event, format) {
         (Event::Message(message), Format::Json) => put_json(out, message),
         (Event::Message(message), Format::Body) => put_body(out, message),
@@ -86,27 +100,40 @@ fn put(out: &mut Vec<u8>, event: &Event<'_>, format: Format) {
             let (name, token, facts) = (event.name(), event.token(), event.facts());
             let id = token.as_ref().map(|token| token as &dyn std::fmt::Display);
             put_event(out, Some(name), id, &facts.to_string());
+            None
         }
     }
 }
 
-fn put_json(out: &mut Vec<u8>, message: &Shown<'_>) {
+fn put_json(out: &mut Vec<u8>, message: &Shown<'_>) -> Option<LongBody> {
     out.extend_from_slice(b"id: ");
     put_token(out, message.token);
     out.extend_from_slice(b"\ndata: ");
-    message.put(out);
-    out.extend_from_slice(b"\n\n");
+    let long = message.begin(b"", out);
+    if long.is_none() {
+        out.extend_from_slice(b"\n\n");
+    }
+    long.map(|long| long.then(b"\n\n"))
 }
 
-fn put_body(out: &mut Vec<u8>, message: &Shown<'_>) {
+fn put_body(out: &mut Vec<u8>, message: &Shown<'_>) -> Option<LongBody> {
     let id: Option<&dyn std::fmt::Display> = Some(&message.token);
-    match message.body.map(|body| (body, std::str::from_utf8(body))) {
-        Some((_, Ok(text))) => put_event(out, None, id, text),
-        Some((bytes, Err(_))) => put_event(out, Some("base64"), id, &base64(bytes)),
+    let Some(body) = message.body else {
         // The message removes its key, which is all there is to tell.
-        None => {
-            let key = String::from_utf8_lossy(message.key.unwrap_or_default());
-            put_event(out, Some("removed"), id, &key);
-        }
+        let key = String::from_utf8_lossy(message.key.unwrap_or_default());
+        put_event(out, Some("removed"), id, &key);
+        return None;
+    };
+    let text = std::str::from_utf8(body);
+    if let Some(whole) = message.whole.filter(|_| body.len() > WHOLE_BYTES_MAX) {
+        put_head(out, text.is_err().then_some("base64"), id);
+        out.extend_from_slice(b"data: ");
+        let form = if text.is_ok() { Form::Lines { after_return: false } } else { Form::Base64 };
+        return Some(LongBody::new(whole.slice_ref(body), form).then(b"\n\n"));
     }
+    match text {
+        Ok(text) => put_event(out, None, id, text),
+        Err(_) => put_event(out, Some("base64"), id, &base64(body)),
+    }
+    None
 }

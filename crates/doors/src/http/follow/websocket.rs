@@ -4,6 +4,8 @@
 //! there, and the `cursor` behind it if it moves the place. Nothing is expected from the
 //! client but that it answers pings; it closes to unsubscribe.
 //!
+//! A message with a long body is sent in fragments, as the client takes them.
+//!
 //! It is pulled as the other streams are: the subscription is asked only when everything
 //! before was taken. The end is a close with a reason: 1000 when the topic is deleted, 1001
 //! when the server closes or nobody answers (come back), 1008 when the client does what it
@@ -15,17 +17,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_core::Stream;
-use futures_util::SinkExt;
+use futures_util::{SinkExt, StreamExt};
 use gapless_broker::FollowError;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio_tungstenite::tungstenite::Error as WebSocketError;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data as OpData, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
+use tokio_tungstenite::tungstenite::protocol::{Message, WebSocketConfig};
 
+use crate::budget::Share;
 use crate::http::event_stream::FRAME_BYTES;
 use crate::http::follow::events::{Asked, Event, Events};
+use crate::http::follow::upgrade::{Socket, Upgrade};
+use crate::http::long_body::LongBody;
+use crate::http::problem::Problem;
 use crate::http::server::Shared;
 
 /// Bytes that are read at once: clients send pongs and a close.
@@ -34,8 +43,8 @@ const READ_BYTES: usize = 1024;
 /// Most bytes of a message from a client: it has nothing to say.
 const RECEIVED_BYTES_MAX: usize = 4096;
 
-/// Most bytes of output in memory: more than the largest message has as JSON.
-const WRITE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most bytes of output in memory: several pieces, and the largest key and headers as JSON.
+const WRITE_BYTES_MAX: usize = 1024 * 1024;
 
 /// A client that has answered none of so many pings is gone.
 const PINGS_UNANSWERED_MAX: u32 = 2;
@@ -44,52 +53,56 @@ const PINGS_UNANSWERED_MAX: u32 = 2;
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// Answers the upgrade; the session goes on by itself, for as long as the permit is held.
-pub(crate) fn upgrade(
-    upgrade: WebSocketUpgrade,
+pub(crate) fn accept(
+    upgrade: Upgrade,
     shared: Arc<Shared>,
     permit: OwnedSemaphorePermit,
     ping_every: Duration,
     events: Events,
-) -> Response {
-    upgrade
+) -> Result<Response, Problem> {
+    let config = WebSocketConfig::default()
         .read_buffer_size(READ_BYTES)
         .write_buffer_size(FRAME_BYTES)
         .max_write_buffer_size(WRITE_BYTES_MAX)
-        .max_message_size(RECEIVED_BYTES_MAX)
-        .max_frame_size(RECEIVED_BYTES_MAX)
-        .on_upgrade(move |socket| async move {
-            let mut timer = interval(ping_every);
-            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            // The first tick would come at once.
-            timer.reset();
-            let closed = Box::pin(async move { shared.closed().await });
-            let session = Session { socket, events, timer, unanswered: 0, closed, end: None };
-            session.run(ping_every).await;
-            drop(permit);
-        })
+        .max_message_size(Some(RECEIVED_BYTES_MAX))
+        .max_frame_size(Some(RECEIVED_BYTES_MAX));
+    let accepted = upgrade.accept(config, move |socket| async move {
+        let mut timer = interval(ping_every);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick would come at once.
+        timer.reset();
+        let share = shared.options.memory.share();
+        let closed = Box::pin(async move { shared.closed().await });
+        let session = Session { socket, events, timer, unanswered: 0, closed, end: None, share };
+        session.run(ping_every).await;
+        drop(permit);
+    });
+    accepted.ok_or_else(|| Problem::bad_request("no WebSocket was asked for"))
 }
 
 struct Session {
-    socket: WebSocket,
+    socket: Socket,
     events: Events,
     timer: Interval,
     /// Pings since the client was last heard.
     unanswered: u32,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// How it ends, once everything was sent.
-    end: Option<(u16, String)>,
+    end: Option<(CloseCode, String)>,
+    /// What it holds of the memory of all connections.
+    share: Share,
 }
 
 /// What a session does next.
 enum Turn {
-    /// These are to be sent.
-    Send(Vec<Message>),
+    /// These are to be sent, and then this message, whose beginning is the last of them.
+    Send(Vec<Message>, Option<LongBody>),
     /// The client was heard.
     Heard,
     /// It is time for a ping.
     Ping,
     /// It is over; the client is told why.
-    Close(u16, String),
+    Close(CloseCode, String),
     /// The client has closed.
     Closed,
     /// The client is gone.
@@ -101,7 +114,7 @@ impl Session {
         let patience = ping_every * (PINGS_UNANSWERED_MAX + 1);
         loop {
             let turn = poll_fn(|context| self.poll_turn(context)).await;
-            let messages = match turn {
+            let (messages, mut long) = match turn {
                 Turn::Heard => {
                     self.unanswered = 0;
                     continue;
@@ -109,27 +122,44 @@ impl Session {
                 Turn::Gone => return,
                 Turn::Closed => return self.drain().await,
                 Turn::Close(code, reason) => return self.close(code, reason).await,
-                Turn::Send(messages) => messages,
+                Turn::Send(messages, long) => (messages, long),
                 Turn::Ping if self.unanswered >= PINGS_UNANSWERED_MAX => {
-                    return self.close(close_code::AWAY, "pings were not answered".into()).await;
+                    return self.close(CloseCode::Away, "pings were not answered".into()).await;
                 }
                 Turn::Ping => {
                     self.unanswered += 1;
-                    vec![Message::Ping(Bytes::new())]
+                    (vec![Message::Ping(Bytes::new())], None)
                 }
             };
-            // A client that takes nothing for so long does not answer pings either.
-            let sent = timeout(patience, send(&mut self.socket, messages));
-            tokio::select! {
-                sent = sent => match sent {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) | Err(_) => return,
-                },
-                () = self.closed.as_mut() => {
-                    return self.close(close_code::AWAY, CLOSING.to_owned()).await;
+            self.share.set(messages.iter().map(Message::len).sum());
+            let mut next = Some(messages);
+            while let Some(messages) = next.take() {
+                // A client that takes nothing for so long does not answer pings either.
+                let sent = timeout(patience, send(&mut self.socket, messages));
+                tokio::select! {
+                    sent = sent => match sent {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_)) | Err(_) => return,
+                    },
+                    () = self.closed.as_mut() => {
+                        return self.close(CloseCode::Away, CLOSING.to_owned()).await;
+                    }
                 }
+                next = self.next_fragment(&mut long);
             }
+            self.share.set(0);
         }
+    }
+
+    /// The next piece of a long message.
+    fn next_fragment(&mut self, long: &mut Option<LongBody>) -> Option<Vec<Message>> {
+        let mut out = Vec::new();
+        let is_last = long.as_mut()?.put(&mut out, self.share.budget().piece_bytes(FRAME_BYTES));
+        if is_last {
+            *long = None;
+        }
+        self.share.set(out.len());
+        Some(vec![Message::Frame(Frame::message(out, OpCode::Data(OpData::Continue), is_last))])
     }
 
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
@@ -137,38 +167,42 @@ impl Session {
             Poll::Pending => {}
             Poll::Ready(None) => return Poll::Ready(Turn::Gone),
             Poll::Ready(Some(Ok(Message::Close(_)))) => return Poll::Ready(Turn::Closed),
-            Poll::Ready(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {
+            Poll::Ready(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => {
                 return Poll::Ready(Turn::Heard);
             }
             Poll::Ready(Some(Ok(Message::Text(_) | Message::Binary(_)))) => {
                 let reason = "nothing is expected here but pongs and a close".to_owned();
-                return Poll::Ready(Turn::Close(close_code::POLICY, reason));
+                return Poll::Ready(Turn::Close(CloseCode::Policy, reason));
             }
             Poll::Ready(Some(Err(failed))) => {
-                return Poll::Ready(Turn::Close(close_code::PROTOCOL, failed.to_string()));
+                return Poll::Ready(Turn::Close(CloseCode::Protocol, failed.to_string()));
             }
         }
         if self.closed.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Turn::Close(close_code::AWAY, CLOSING.to_owned()));
+            return Poll::Ready(Turn::Close(CloseCode::Away, CLOSING.to_owned()));
         }
         let mut messages = Vec::new();
-        let (mut bytes, mut end) = (0, None);
+        let (mut bytes, mut end, mut long) = (0, None, None);
+        let most = self.share.budget().piece_bytes(FRAME_BYTES);
         let asked = self.events.poll(context, &mut |event| {
-            let text = text_of(&event);
+            let text;
+            (text, long) = text_of(&event);
             bytes += text.len();
-            messages.push(Message::Text(text.into()));
+            let is_whole = long.is_none();
+            let first = Frame::message(text, OpCode::Data(OpData::Text), is_whole);
+            messages.push(Message::Frame(first));
             if let Event::Ended(failed) = &event {
                 end = Some((close_code_of(failed), failed.to_string()));
             }
-            bytes < FRAME_BYTES
+            is_whole && bytes < most
         });
         match asked {
             Poll::Ready(Asked::Some) => {
                 self.end = self.end.take().or(end);
-                return Poll::Ready(Turn::Send(messages));
+                return Poll::Ready(Turn::Send(messages, long));
             }
             Poll::Ready(Asked::Over) => {
-                let (code, reason) = self.end.take().unwrap_or((close_code::AWAY, CLOSING.into()));
+                let (code, reason) = self.end.take().unwrap_or((CloseCode::Away, CLOSING.into()));
                 return Poll::Ready(Turn::Close(code, reason));
             }
             Poll::Pending => {}
@@ -177,7 +211,7 @@ impl Session {
     }
 
     /// Tells the client why it is over, and waits for it to take that, but not for ever.
-    async fn close(mut self, code: u16, mut reason: String) {
+    async fn close(mut self, code: CloseCode, mut reason: String) {
         let mut end = reason.len().min(REASON_BYTES_MAX);
         while !reason.is_char_boundary(end) {
             end -= 1;
@@ -192,7 +226,7 @@ impl Session {
 
     /// Lets both closes cross. Whether the client took ours or not, the connection ends here.
     async fn drain(mut self) {
-        let drained = async { while let Some(Ok(_)) = self.socket.recv().await {} };
+        let drained = async { while let Some(Ok(_)) = self.socket.next().await {} };
         let _ = timeout(CLOSE_WAIT, drained).await;
     }
 }
@@ -203,32 +237,32 @@ const REASON_BYTES_MAX: usize = 123;
 const CLOSING: &str = "the server is closing";
 
 /// Sends all of them, and gathers them into few writes.
-async fn send(socket: &mut WebSocket, messages: Vec<Message>) -> Result<(), axum::Error> {
+async fn send(socket: &mut Socket, messages: Vec<Message>) -> Result<(), WebSocketError> {
     for message in messages {
         socket.feed(message).await?;
     }
     socket.flush().await
 }
 
-fn close_code_of(failed: &FollowError) -> u16 {
+fn close_code_of(failed: &FollowError) -> CloseCode {
     match failed {
-        FollowError::Deleted(_) => close_code::NORMAL,
-        FollowError::Closed => close_code::AWAY,
-        _ => close_code::ERROR,
+        FollowError::Deleted(_) => CloseCode::Normal,
+        FollowError::Closed => CloseCode::Away,
+        _ => CloseCode::Error,
     }
 }
 
-fn text_of(event: &Event<'_>) -> String {
+/// An event as text, or its beginning and what is left of it.
+fn text_of(event: &Event<'_>) -> (Vec<u8>, Option<LongBody>) {
     if let Event::Message(message) = event {
-        let mut out = b"{\"event\":\"message\",".to_vec();
-        message.put_members(&mut out);
-        out.push(b'}');
-        return String::from_utf8(out).expect("JSON is made of text");
+        let mut out = Vec::new();
+        let long = message.begin(b"\"event\":\"message\",", &mut out);
+        return (out, long);
     }
     let mut facts = event.facts();
     if let Some(members) = facts.as_object_mut() {
         members.insert("event".into(), event.name().into());
         members.extend(event.token().map(|token| ("cursor".into(), token.to_string().into())));
     }
-    facts.to_string()
+    (facts.to_string().into_bytes(), None)
 }

@@ -157,6 +157,7 @@ fn put(letter: &DeadLetter, out: &mut Vec<u8>) {
         ttl_ms: message.ttl.map(whole_ms),
         headers: &message.headers,
         body: message.body.as_deref(),
+        whole: None,
     };
     shown.put_content(out);
     out.push(b'}');
