@@ -8,7 +8,7 @@
 //! Browsers say who asks in `Sec-Fetch-Site`, but only to https and to this machine; to other
 //! names over plain http they say it in `Origin`, and never for a `GET` without CORS. Such a
 //! `GET` that changes something is refused to all browsers, since an address that was typed
-//! cannot be told from an image in somebody's page. That [`host`](crate::http::host) is ours
+//! looks the same as an image in a hostile page. That [`host`](crate::http::host) is ours
 //! is known by then.
 
 use std::sync::Arc;

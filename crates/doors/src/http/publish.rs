@@ -130,8 +130,8 @@ pub(crate) async fn no_idle_headers(request: Request, next: Next) -> Response {
     let path = request.uri().path().strip_prefix("/v1/topics/");
     let topic = path.and_then(|path| path.strip_suffix("/messages"));
     let reads = request.method() == Method::POST && topic.is_some_and(|name| !name.contains('/'));
-    let ours = |name: &&HeaderName| name.as_str().starts_with(PREFIX);
-    match request.headers().keys().find(ours).filter(|_| !reads) {
+    let ours = request.headers().keys().find(|name| is_ours(name));
+    match ours.filter(|_| !reads) {
         None => next.run(request).await,
         Some(name) => Problem::bad_request(format_args!(
             "the header `{}` has no effect here, only with POST /v1/topics/{{name}}/messages",
@@ -145,47 +145,53 @@ pub(crate) async fn no_idle_headers(request: Request, next: Next) -> Response {
 struct Given<'a> {
     headers: &'a HeaderMap,
     params: &'a mut Params,
-    /// The headers that were asked for.
-    known: Vec<HeaderName>,
+    /// Whether the request has headers of ours at all; most have none.
+    has_ours: bool,
+    /// What was asked for.
+    known: Vec<&'static str>,
 }
 
 impl<'a> Given<'a> {
     fn new(headers: &'a HeaderMap, params: &'a mut Params) -> Self {
-        Self { headers, params, known: Vec::new() }
+        let has_ours = headers.keys().any(is_ours);
+        Self { headers, params, has_ours, known: Vec::new() }
     }
 
     fn bytes(&mut self, name: &'static str) -> Result<Option<Bytes>, Problem> {
-        let header = format!("{PREFIX}{}", name.replace('_', "-"));
-        let header = HeaderName::from_bytes(header.as_bytes()).expect("our names are names");
+        let in_address = self.params.bytes(name)?;
+        if !self.has_ours {
+            return Ok(in_address);
+        }
+        self.known.push(name);
+        let header = header_of(name);
         let mut values = self.headers.get_all(&header).iter();
         let (first, second) = (values.next().map(share), values.next());
+        let header = shown(&header);
         if second.is_some() {
-            let detail = format!("the header `{}` is given more than once", shown(header.as_str()));
+            let detail = format!("the header `{header}` is given more than once");
             return Err(Problem::bad_request(detail));
         }
-        let in_address = self.params.bytes(name)?;
-        let value = one_of(name, in_address, &shown(header.as_str()), first)?;
-        self.known.push(header);
-        Ok(value)
+        one_of(name, in_address, &header, first)
     }
 
     /// That no header of ours is left over but those that `others` knows.
     fn finish(self, others: impl Fn(&str) -> bool) -> Result<(), Problem> {
-        let left = self.headers.keys().find(|name| {
-            let text = name.as_str();
-            text.starts_with(PREFIX) && !others(text) && !self.known.contains(name)
-        });
-        let Some(left) = left else { return Ok(()) };
-        let likeness = |known: &&HeaderName| {
-            strsim::jaro_winkler(&known.as_str()[PREFIX.len()..], &left.as_str()[PREFIX.len()..])
+        let known: Vec<String> = self.known.iter().map(|name| header_of(name)).collect();
+        let is_left = |name: &&HeaderName| {
+            is_ours(name)
+                && !others(name.as_str())
+                && !known.iter().any(|known| name.as_str() == known)
         };
-        let likest = self.known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-        let near = likest.filter(|known| likeness(known) >= LIKENESS_MIN);
-        let hint = match near {
-            Some(near) => format!("did you mean `{}`?", shown(near.as_str())),
+        let Some(left) = self.headers.keys().find(is_left) else { return Ok(()) };
+        let likeness = |known: &&String| {
+            strsim::jaro_winkler(&known[PREFIX.len()..], &left.as_str()[PREFIX.len()..])
+        };
+        let likest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        let hint = match likest.filter(|known| likeness(known) >= LIKENESS_MIN) {
+            Some(meant) => format!("did you mean `{}`?", shown(meant)),
             None => {
-                let known = self.known.iter().map(|name| shown(name.as_str()));
-                format!("these are: {}", known.collect::<Vec<_>>().join(", "))
+                let known: Vec<String> = known.iter().map(|known| shown(known)).collect();
+                format!("these are: {}", known.join(", "))
             }
         };
         let left = shown(left.as_str());
@@ -204,6 +210,15 @@ impl<'a> Given<'a> {
 
 fn share(value: &axum::http::HeaderValue) -> Bytes {
     Bytes::copy_from_slice(value.as_bytes())
+}
+
+fn is_ours(name: &HeaderName) -> bool {
+    name.as_str().starts_with(PREFIX)
+}
+
+/// The header that stands for a parameter.
+fn header_of(parameter: &str) -> String {
+    format!("{PREFIX}{}", parameter.replace('_', "-"))
 }
 
 /// A header's name as people write it.
