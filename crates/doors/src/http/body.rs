@@ -5,10 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
-use axum::middleware::Next;
-use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use gapless_protocol::ErrorCode;
 use hyper::body::{Frame, SizeHint};
@@ -232,18 +230,12 @@ fn broken(failed: &axum::Error) -> Problem {
 }
 
 /// Gives every body its time: as a whole, or from piece to piece if it is a stream of lines.
-pub(crate) async fn in_time(
-    State(shared): State<Arc<Shared>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(crate) fn in_time(request: Request, limit: Duration) -> Request {
     if request.body().is_end_stream() {
-        return next.run(request).await;
+        return request;
     }
     let each_piece = is_lines(request.headers());
-    let limit = shared.options.body_timeout;
-    let request = request.map(|inner| Body::new(InTime { inner, limit, each_piece, timer: None }));
-    next.run(request).await
+    request.map(|inner| Body::new(InTime { inner, limit, each_piece, timer: None }))
 }
 
 /// Whether a body is said to be JSON values, one a line.

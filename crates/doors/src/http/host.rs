@@ -7,12 +7,8 @@
 //! list: a page that was loaded from an address already is where it came from.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, Version, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, Request, StatusCode, Version, header};
 use gapless_protocol::ErrorCode;
 
 use crate::http::problem::Problem;
@@ -30,6 +26,25 @@ impl Hosts {
         let names = named.iter().map(String::as_str).chain([listen, "localhost"]);
         let names = names.map(|name| plain(name).to_ascii_lowercase()).collect();
         Self { any: named.iter().any(|name| name == "*"), names }
+    }
+
+    /// Refuses a request that was sent to a name of another server.
+    pub(crate) fn check<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let named = host_of(request.headers())?;
+        if named.is_none() && request.version() >= Version::HTTP_11 {
+            return Err(Problem::bad_request("the Host header is missing"));
+        }
+        // An address with a host in it, as for a proxy, must agree.
+        let in_line = request.uri().host();
+        let wrong = [named, in_line].into_iter().flatten().find(|host| !self.has(host));
+        let Some(host) = wrong else { return Ok(()) };
+        let detail = format!(
+            "{:?} is no host name of this server: use its IP address or localhost, or add the \
+             name to http.hosts",
+            plain(host)
+        );
+        let problem = Problem::new(ErrorCode::NotAuthorised, detail);
+        Err(problem.with_status(StatusCode::MISDIRECTED_REQUEST))
     }
 
     /// Whether this is a name or an address of the server; the port does not matter.
@@ -51,32 +66,6 @@ fn plain(host: &str) -> &str {
         _ => host,
     };
     host.strip_suffix('.').unwrap_or(host)
-}
-
-/// Refuses requests that were sent to a name of another server.
-pub(crate) async fn guard(
-    State(hosts): State<Arc<Hosts>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let named = match host_of(request.headers()) {
-        Ok(None) if request.version() < Version::HTTP_11 => None,
-        Ok(None) => return Problem::bad_request("the Host header is missing").into_response(),
-        Ok(named) => named,
-        Err(problem) => return problem.into_response(),
-    };
-    // An address with a host in it, as for a proxy, must agree.
-    let in_line = request.uri().host();
-    let wrong = [named, in_line].into_iter().flatten().find(|host| !hosts.has(host));
-    let Some(host) = wrong else { return next.run(request).await };
-    let detail = format!(
-        "{:?} is no host name of this server: use its IP address or localhost, or add the name \
-         to http.hosts",
-        plain(host)
-    );
-    Problem::new(ErrorCode::NotAuthorised, detail)
-        .with_status(StatusCode::MISDIRECTED_REQUEST)
-        .into_response()
 }
 
 fn host_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {

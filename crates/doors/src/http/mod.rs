@@ -4,6 +4,7 @@
 //! Every error leaves as a problem (RFC 9457) with the number of the one list, by
 //! `problem`. Nothing here holds a rule: handlers parse, call the broker, and answer.
 
+mod around;
 mod atomic;
 mod authorization;
 mod body;

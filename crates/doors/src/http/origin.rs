@@ -11,18 +11,13 @@
 //! looks the same as an image in a hostile page. That [`host`](crate::http::host) is ours
 //! is known by then.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use gapless_protocol::ErrorCode;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::http::server::Shared;
 
 /// What a browser tells about who asks.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -48,20 +43,15 @@ pub(crate) fn cors(origins: &[String]) -> CorsLayer {
 }
 
 /// Refuses what would change something for a page that may not.
-pub(crate) async fn guard(
-    State(shared): State<Arc<Shared>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if !changes(&request) || is_own(&request) {
-        return next.run(request).await;
+pub(crate) fn check(request: &Request, allowed: &[String]) -> Result<(), Problem> {
+    if !changes(request) || is_own(request) {
+        return Ok(());
     }
     let origin = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
-    let allowed = &shared.options.cors_origins;
     let is_allowed = |origin: &str| allowed.iter().any(|each| each == "*" || each == origin);
     // A page of any origin may ask without naming it; then only `*` will do.
     if is_allowed(origin.unwrap_or("null")) {
-        return next.run(request).await;
+        return Ok(());
     }
     let detail = match origin {
         Some(origin) => {
@@ -71,14 +61,12 @@ pub(crate) async fn guard(
                  needs that: use http://localhost on the server's own machine, https, POST or PUT"
             .to_owned(),
     };
-    Problem::new(ErrorCode::NotAuthorised, detail).into_response()
+    Err(Problem::new(ErrorCode::NotAuthorised, detail))
 }
 
 /// Keeps what was published from acting as a page of this server, whatever type it claims to
 /// have: a script in it would pass for our own page.
-pub(crate) async fn inert(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    let headers = response.headers_mut();
+pub(crate) fn make_inert(headers: &mut HeaderMap) {
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let is_data = INERT.iter().any(|inert| kind.starts_with(inert));
@@ -86,7 +74,6 @@ pub(crate) async fn inert(request: Request, next: Next) -> Response {
         let sandbox = HeaderValue::from_static("sandbox");
         headers.insert(header::CONTENT_SECURITY_POLICY, sandbox);
     }
-    response
 }
 
 /// Whether a request may change something.

@@ -1,12 +1,11 @@
 //! Errors as `application/problem+json` (RFC 9457), with the numbers of the one list.
 //!
 //! Handlers return a [`Problem`]; what axum and its extractors answer by themselves becomes
-//! one on its way out, in [`everywhere`]. So whoever reads an error reads it one way.
+//! one on its way out, in [`of_every_error`]. So whoever reads an error reads it one way.
 
 use axum::body::to_bytes;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use gapless_broker::{GroupError, SubscribeError, TopicError};
 use gapless_core::{Fate, PubSubError, RejectReason};
@@ -183,21 +182,21 @@ pub(crate) async fn no_such_path(request: Request) -> Problem {
     )
 }
 
-/// Refuses paths and queries whose percent signs are none, and makes a problem of every error
-/// that is not one yet: those of axum and of its extractors are plain text or empty.
-pub(crate) async fn everywhere(request: Request, next: Next) -> Response {
-    let uri = request.uri();
-    if !percent_signs_are_escapes(uri.path())
-        || !percent_signs_are_escapes(uri.query().unwrap_or(""))
+/// Refuses paths and queries whose percent signs are none.
+pub(crate) fn check_address(uri: &Uri) -> Result<(), Problem> {
+    if percent_signs_are_escapes(uri.path()) && percent_signs_are_escapes(uri.query().unwrap_or(""))
     {
-        return Problem::bad_request(
-            "a percent sign in the address is not followed by two hexadecimal digits; \
-             write %25 for the sign itself",
-        )
-        .into_response();
+        return Ok(());
     }
-    let method = request.method().clone();
-    let response = next.run(request).await;
+    Err(Problem::bad_request(
+        "a percent sign in the address is not followed by two hexadecimal digits; write %25 for \
+         the sign itself",
+    ))
+}
+
+/// Makes a problem of an error that is not one yet: those of axum and of its extractors are
+/// plain text or empty.
+pub(crate) async fn of_every_error(method: &Method, response: Response) -> Response {
     let code = match response.status() {
         StatusCode::NOT_FOUND => ErrorCode::NoSuchPath,
         StatusCode::METHOD_NOT_ALLOWED => ErrorCode::MethodNotAllowed,

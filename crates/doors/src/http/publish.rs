@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use gapless_broker::{Broker, Publishing};
@@ -126,19 +125,18 @@ impl ValidateParts for Message {
 }
 
 /// Refuses our headers on all paths that do not read them, where they would have no effect.
-pub(crate) async fn no_idle_headers(request: Request, next: Next) -> Response {
+pub(crate) fn check_headers(request: &Request) -> Result<(), Problem> {
+    let Some(name) = request.headers().keys().find(|name| is_ours(name)) else { return Ok(()) };
     let path = request.uri().path().strip_prefix("/v1/topics/");
     let topic = path.and_then(|path| path.strip_suffix("/messages"));
     let reads = request.method() == Method::POST && topic.is_some_and(|name| !name.contains('/'));
-    let ours = request.headers().keys().find(|name| is_ours(name));
-    match ours.filter(|_| !reads) {
-        None => next.run(request).await,
-        Some(name) => Problem::bad_request(format_args!(
-            "the header `{}` has no effect here, only with POST /v1/topics/{{name}}/messages",
-            shown(name.as_str())
-        ))
-        .into_response(),
+    if reads {
+        return Ok(());
     }
+    Err(Problem::bad_request(format_args!(
+        "the header `{}` has no effect here, only with POST /v1/topics/{{name}}/messages",
+        shown(name.as_str())
+    )))
 }
 
 /// The parameters and headers of a request, asked together.

@@ -9,6 +9,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::IntoResponse;
 use gapless_broker::Broker;
 use gapless_core::Timestamp;
 use gapless_protocol::ErrorCode;
@@ -23,16 +24,17 @@ use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 
 use crate::Sessions;
-use crate::http::host::{self, Hosts};
+use crate::http::around::{around, around_before};
+use crate::http::host::Hosts;
 use crate::http::options::HttpOptions;
 use crate::http::outgoing::Outgoing;
 use crate::http::page::Sampler;
 use crate::http::problem::Problem;
+use crate::http::topics;
 use crate::http::wire::{Io, Wire};
 use crate::http::{
-    atomic, authorization, body, durable, follow, groups, health, messages, metrics, origin, page,
+    atomic, durable, follow, groups, health, messages, metrics, origin, page, problem, source,
 };
-use crate::http::{problem, publish, source, topics};
 use crate::native::NativeDoor;
 use crate::sessions::{Counted, count_connections};
 use crate::{DoorError, sockets};
@@ -105,7 +107,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// An open HTTP door.
 pub struct HttpDoor {
     address: SocketAddr,
-    hosts: Arc<Hosts>,
     options: HttpOptions,
     paths: Arc<Paths>,
     streams: Arc<Semaphore>,
@@ -122,6 +123,7 @@ pub struct HttpDoor {
 
 /// What is answered: little until the broker is there, then everything.
 struct Paths {
+    hosts: Hosts,
     before: Router,
     all: OnceLock<Router>,
 }
@@ -138,11 +140,9 @@ impl HttpDoor {
         let bound = listener.local_addr().map_err(failed)?;
         metrics::describe();
         let (close, closing) = watch::channel(false);
-        let hosts = Arc::new(Hosts::new(address, &options.hosts));
-        let before = health::routes_before_opening()
-            .layer(from_fn(problem::everywhere))
-            .layer(from_fn_with_state(Arc::clone(&hosts), host::guard));
-        let paths = Arc::new(Paths { before, all: OnceLock::new() });
+        let hosts = Hosts::new(address, &options.hosts);
+        let before = health::routes_before_opening().layer(from_fn(around_before));
+        let paths = Arc::new(Paths { hosts, before, all: OnceLock::new() });
         let limits = options.clone();
         let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
         let accepting = tokio::spawn(accepting);
@@ -150,7 +150,6 @@ impl HttpDoor {
         let streams = Arc::new(Semaphore::new(options.streams_max));
         Ok(Self {
             address: bound,
-            hosts,
             options,
             paths,
             streams,
@@ -192,7 +191,7 @@ impl HttpDoor {
         };
         let shared = Arc::new(shared);
         // A door serves one broker: the first it was given.
-        if self.paths.all.set(router(Arc::clone(&shared), Arc::clone(&self.hosts))).is_ok() {
+        if self.paths.all.set(router(Arc::clone(&shared))).is_ok() {
             self.chores.spawn(Arc::clone(&shared.sampler).run());
             self.chores.spawn(groups::sweep(Arc::clone(&shared)));
             self.chores.spawn(durable::sweep(shared));
@@ -239,7 +238,7 @@ pub async fn keep_metrics_small(recorder: PrometheusHandle) {
     }
 }
 
-fn router(shared: Arc<Shared>, hosts: Arc<Hosts>) -> Router {
+fn router(shared: Arc<Shared>) -> Router {
     // Those that stream flush each piece, or are not compressed at all.
     let worth_it = SizeAbove::new(COMPRESSED_BYTES_MIN)
         .and(NotForContentType::SSE)
@@ -261,20 +260,14 @@ fn router(shared: Arc<Shared>, hosts: Arc<Hosts>) -> Router {
         .merge(durable::routes())
         .merge(page::routes())
         .fallback(problem::no_such_path)
-        .layer(from_fn_with_state(Arc::clone(&shared), body::in_time))
         .layer(DefaultBodyLimit::max(options.body_bytes_max))
-        .layer(from_fn(publish::no_idle_headers))
-        .layer(from_fn_with_state(Arc::clone(&shared), origin::guard))
-        .layer(from_fn(authorization::guard))
-        .with_state(shared);
+        .with_state(Arc::clone(&shared));
     // What is around all paths sees their answers whole, with what axum adds to them at last.
     Router::new()
         .fallback_service(paths)
-        .layer(from_fn(problem::everywhere))
-        .layer(from_fn(origin::inert))
+        .layer(from_fn_with_state(shared, around))
         .layer(compression)
         .layer(cors)
-        .layer(from_fn_with_state(hosts, host::guard))
 }
 
 async fn accept(
@@ -329,10 +322,15 @@ async fn serve(
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let (wire, answering) = (Arc::clone(&watched), watched.answering());
             request.extensions_mut().insert(peer);
-            let router = paths.all.get().unwrap_or(&paths.before).clone();
-            let answer = tower::ServiceExt::oneshot(router, request);
+            let answer = paths.hosts.check(&request).map(|()| {
+                let router = paths.all.get().unwrap_or(&paths.before).clone();
+                tower::ServiceExt::oneshot(router, request)
+            });
             async move {
-                let answer = answer.await?;
+                let answer = match answer {
+                    Ok(answer) => answer.await?,
+                    Err(problem) => problem.into_response(),
+                };
                 metrics::count(answer.status());
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                     wire.upgraded();

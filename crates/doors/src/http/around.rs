@@ -1,0 +1,47 @@
+//! What holds for all paths: which requests are let in, and what every answer has.
+//!
+//! It is one layer of functions rather than a layer for each, since a layer moves the request
+//! into another allocation.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::http::problem::Problem;
+use crate::http::server::Shared;
+use crate::http::{authorization, body, origin, problem, publish};
+
+/// Around all paths of a door that has its broker.
+pub(crate) async fn around(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let method = request.method().clone();
+    let response = match check(&shared, &request) {
+        Ok(()) => next.run(body::in_time(request, shared.options.body_timeout)).await,
+        Err(problem) => problem.into_response(),
+    };
+    let mut response = problem::of_every_error(&method, response).await;
+    origin::make_inert(response.headers_mut());
+    response
+}
+
+/// Around the few paths that are answered before that.
+pub(crate) async fn around_before(request: Request, next: Next) -> Response {
+    let method = request.method().clone();
+    let response = match problem::check_address(request.uri()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    problem::of_every_error(&method, response).await
+}
+
+fn check(shared: &Shared, request: &Request) -> Result<(), Problem> {
+    problem::check_address(request.uri())?;
+    authorization::check(request.headers())?;
+    origin::check(request, &shared.options.cors_origins)?;
+    publish::check_headers(request)
+}
