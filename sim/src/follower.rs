@@ -367,11 +367,9 @@ impl World {
         };
         let (Some(name), Some(to)) = (&gap.topic, gap.to) else { return wrong("of what?") };
         let from = gap.from.map(|seq| seq.0);
-        let key = match from {
-            Some(from) => self.topic_of(follower, name, from, None),
-            None => self.topic_with_gap(follower, name, gap),
+        let Some(key) = self.topic_with_gap(follower, name, gap) else {
+            return wrong("unknown topic");
         };
-        let Some(key) = key else { return wrong("unknown topic") };
         let next = follower.place.next(key);
         let begins_well = match (from, follower.begin) {
             (Some(from), Begin::Exact) => from == next,
@@ -395,8 +393,8 @@ impl World {
         Ok(())
     }
 
-    /// The topic of this name for which a notice without a beginning is true: usually the
-    /// one that is there; one that was deleted may still be on its way.
+    /// The topic of this name for which a notice is true: usually the one that is there; one
+    /// that was deleted may still be on its way.
     fn topic_with_gap(
         &self,
         follower: &Follower,
@@ -410,7 +408,10 @@ impl World {
         let mut keys: Vec<TopicKey> = named.map(|(key, _)| *key).collect();
         keys.sort_by_key(|key| self.now.topics[key].deleted);
         let is_true = |key: &&TopicKey| self.not_gone(follower, **key, gap).is_none();
-        keys.iter().find(is_true).or(keys.first()).copied()
+        let is_next =
+            |key: &&TopicKey| gap.from.is_none_or(|from| follower.place.next(**key) == from.0);
+        let fits = keys.iter().find(|key| is_true(key) && is_next(key));
+        fits.or(keys.iter().find(is_true)).or(keys.first()).copied()
     }
 
     /// A seq that a notice says is gone, and is not.
@@ -424,7 +425,9 @@ impl World {
             let gone = *seq < floor || topic.deleted || aged;
             let before = matches!(follower.begin, Begin::Time(time) if message.time < time);
             !match gap.reason {
-                GapReason::Compaction => gone || before || topic.may_be_absent(*seq, now),
+                GapReason::Compaction | GapReason::Expiry => {
+                    gone || before || topic.may_be_absent(*seq, now)
+                }
                 GapReason::Purge => gone && topic.purged > 1,
                 GapReason::Retention => gone && topic.retained,
                 _ => false,

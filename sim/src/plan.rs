@@ -127,8 +127,10 @@ impl Plan {
         let weights =
             ACTIONS.iter().map(|(_, base, may_go)| weight(random, *base, *may_go)).collect();
         let (journal, log) = sizes(random);
-        let limits =
-            Limits { step_bytes: *random.pick(&[1, 512, 4096, 64 * 1024]), ..Limits::default() };
+        let step_bytes = *random.pick(&[1, 512, 4096, 64 * 1024]);
+        // Small steps of history end anywhere, also before what is in memory too.
+        let history_step_bytes = if step_bytes > 4096 { 1024 * 1024 } else { step_bytes };
+        let limits = Limits { step_bytes, history_step_bytes, ..Limits::default() };
         let names = ["a.one", "a.two", "a.b.three", "b.one", "b.two", "c", "c.x", "d.e.f"];
         let count = random.between(2, names.len() as u64) as usize;
         let parse = |name: &&str| TopicName::parse(name).expect("the names are well formed");

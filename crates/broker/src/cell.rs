@@ -12,7 +12,7 @@ use bytes::Bytes;
 use gapless_core::batch::FLAG_KEYS;
 use gapless_core::topic::{Effect, Input};
 use gapless_core::{
-    Batch, Entry, EntryHeader, GapReason, Position, Seq, Storage, Timestamp, Topic, TopicId,
+    Batch, Entry, EntryHeader, GapReason, Kept, Position, Seq, Storage, Timestamp, Topic, TopicId,
     TopicName, TopicSettings, View,
 };
 use gapless_journal::{Lsn, Sink};
@@ -214,6 +214,13 @@ impl CellState {
             tail: self.tail.get(0).map_or(next, |slice| slice.first),
             next,
         }
+    }
+
+    /// What a reader may be handed, now.
+    pub(crate) fn kept(&self) -> Kept {
+        let View { first, floor_reason, .. } = self.view();
+        let (age, compacted) = (self.settings.retention.age, self.settings.compaction.is_some());
+        Kept { first, floor_reason, age, compacted }
     }
 
     pub(crate) fn wait(&mut self, reader: u64, waker: &Waker) {

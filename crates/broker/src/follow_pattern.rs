@@ -1,7 +1,8 @@
 //! Following many topics by one position, and volatile subjects beside them.
 //!
 //! Durable messages come in the order of their positions, so that one number resumes them
-//! all. Volatile ones come in between, as they arrive.
+//! all. Volatile ones come in between, as they arrive. Where it stands, and what it is told of
+//! what is missing, is decided by `core/sweep.rs`.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -11,8 +12,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use gapless_core::sweep::{Effect, Input};
 use gapless_core::{
-    Entry, EntryHeader, EntryKind, GapReason, Pattern, Position, Seq, Tally, Timestamp, TopicId,
+    Entry, EntryKind, GapReason, Kept, Pattern, Position, Seq, Sweep, Tally, Timestamp, TopicId,
 };
 use gapless_journal::{PatternReader, Pending, ReadError, TailRead};
 
@@ -22,19 +24,18 @@ use crate::delivery::{Delivery, GapNotice, Messages};
 use crate::error::FollowError;
 use crate::follow_topic::closed_or_read;
 use crate::router::Mailbox;
-use crate::subscription::Shared;
+use crate::subscription::{NOTHING_SEEN, Shared};
 
-/// What a step of history gives.
 /// Topics that a follower remembers; past it, it asks for each again.
 const CELLS_MAX: usize = 65_536;
 
+/// What a step of history gives.
 type Step = Result<Vec<Bytes>, ReadError>;
 
 /// A place in the journal.
 pub(crate) struct PatternFollower {
     pattern: Pattern,
-    /// The next position that is wanted.
-    next: Position,
+    sweep: Sweep,
     mailbox: Arc<Mailbox>,
     /// The last thing handed out was volatile.
     mailed: bool,
@@ -43,15 +44,8 @@ pub(crate) struct PatternFollower {
     /// What is to be handed out, and the position up to which all is, once it was.
     ready: VecDeque<(Delivery, Position)>,
     handed_out: Position,
-    recovering: bool,
-    /// Live was told, and nothing since took it back.
-    live: bool,
-    /// Recovery is done when everything that was there when it began was handed out.
-    target: Position,
     /// Topics whose batches came by, if they are wanted. A number is never given twice.
     cells: HashMap<TopicId, Option<Arc<Cell>>>,
-    /// Floors that were told, so that none is told twice.
-    told: HashMap<TopicId, Seq>,
     trims_seen: Option<u64>,
 }
 
@@ -64,20 +58,17 @@ impl PatternFollower {
     pub(crate) fn new(inner: &Inner, shared: &Shared, next: Position) -> Self {
         let pattern = shared.pattern.clone();
         let mailbox = inner.router.add(&pattern, shared.id);
+        let sweep = Sweep::start(next, inner.journal.last_settled(), next == NOTHING_SEEN.next());
         Self {
             pattern,
-            next,
+            sweep,
             mailbox,
             mailed: false,
             reader: None,
             reading: None,
             ready: VecDeque::new(),
             handed_out: next.prev(),
-            recovering: false,
-            live: false,
-            target: inner.journal.last_settled(),
             cells: HashMap::new(),
-            told: HashMap::new(),
             trims_seen: None,
         }
     }
@@ -87,7 +78,40 @@ impl PatternFollower {
     }
 
     fn tell(&mut self, delivery: Delivery) {
-        self.ready.push_back((delivery, self.next.prev()));
+        self.ready.push_back((delivery, self.sweep.next().prev()));
+    }
+
+    /// Moves the place, and tells what that brings beside messages; returns from which seq on
+    /// an entry is to be handed out.
+    fn step(&mut self, now: Timestamp, topic: Option<&Cell>, input: Input<'_>) -> Option<Seq> {
+        let mut effects = Vec::new();
+        self.sweep.step(now, input, &mut effects);
+        if cfg!(debug_assertions) {
+            self.sweep.check();
+        }
+        let mut delivered = None;
+        for effect in effects {
+            match effect {
+                Effect::Recovering { from, to } => {
+                    self.tell(Delivery::Recovering { from: from.0, to: to.0 });
+                }
+                Effect::CaughtUp => self.tell(Delivery::Live),
+                Effect::Deliver { from } => delivered = Some(from),
+                Effect::Gap { from, to, positions, through, reason } => {
+                    let topic = topic.map(|cell| cell.name.clone());
+                    let notice =
+                        GapNotice { topic, from, to: Some(to), positions: Some(positions), reason };
+                    // With the notice these are accounted for, so that it is not told again.
+                    self.ready.push_back((Delivery::Gap(notice), through));
+                }
+            }
+        }
+        delivered
+    }
+
+    fn pass(&mut self, inner: &Inner, shared: &Shared, through: Position) {
+        self.step(inner.clock.now(), None, Input::Passed { through });
+        shared.place.store(self.sweep.next().prev().0, Ordering::Relaxed);
     }
 
     pub(crate) fn leave(&self, inner: &Inner, shared: &Shared) {
@@ -128,9 +152,8 @@ impl PatternFollower {
                 shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.tell_trimmed(inner);
                 self.hand_out(inner, inner.recovery_memory.count(parts));
-                self.next = self.next.max(next);
-                shared.place.store(self.next.prev().0, Ordering::Relaxed);
-                if self.next < inner.journal.tail_first() {
+                self.pass(inner, shared, next.prev());
+                if self.sweep.next() < inner.journal.tail_first() {
                     // The next step is read while this one is being used.
                     self.read(inner);
                 }
@@ -178,18 +201,19 @@ impl PatternFollower {
         context: &mut Context<'_>,
     ) -> Result<bool, FollowError> {
         let reader = (shared.id, context.waker());
-        if !self.live && self.next > self.target && self.next >= inner.journal.tail_first() {
-            self.live = true;
-            self.recovering = false;
-            self.reader = None;
-            self.tell(Delivery::Live);
-            return Ok(true);
+        let (now, was_live) = (inner.clock.now(), self.sweep.is_live());
+        if !was_live && self.sweep.next() >= inner.journal.tail_first() {
+            self.step(now, None, Input::AtTail { is_empty: false });
+            if self.sweep.is_live() {
+                self.reader = None;
+                return Ok(true);
+            }
         }
-        match inner.journal.tail(self.next, inner.limits.step_bytes, reader) {
+        match inner.journal.tail(self.sweep.next(), inner.limits.step_bytes, reader) {
             TailRead::Wait => {
-                if !self.live {
+                if !was_live {
                     // Nothing is left to recover, so what comes now is live.
-                    self.target = self.next.prev();
+                    self.step(now, None, Input::AtTail { is_empty: true });
                     return Ok(true);
                 }
                 if inner.is_closed() {
@@ -203,24 +227,17 @@ impl PatternFollower {
                 let mut entries = Vec::new();
                 for mut frame in frames {
                     while let Ok(entry) = Entry::take_trusted(&mut frame) {
-                        if entry.header.last_position() >= self.next {
+                        if entry.header.last_position() >= self.sweep.next() {
                             entries.push(entry.bytes);
                         }
                     }
                 }
                 self.hand_out(inner, entries);
-                self.next = self.next.max(last.next());
-                shared.place.store(self.next.prev().0, Ordering::Relaxed);
+                self.pass(inner, shared, last);
                 Ok(true)
             }
             TailRead::Behind => {
-                if self.live || !self.recovering {
-                    self.live = false;
-                    self.recovering = true;
-                    self.target = inner.journal.last_settled();
-                    let (from, to) = (self.next.0, self.target.0);
-                    self.tell(Delivery::Recovering { from, to });
-                }
+                self.step(now, None, Input::Behind { last: inner.journal.last_settled() });
                 self.tell_trimmed(inner);
                 self.read(inner);
                 Ok(true)
@@ -229,8 +246,9 @@ impl PatternFollower {
     }
 
     fn read(&mut self, inner: &Arc<Inner>) {
-        let at_place = self.reader.take().filter(|reader| reader.next() == self.next);
-        let reader = at_place.unwrap_or_else(|| PatternReader::new(self.next));
+        let next = self.sweep.next();
+        let at_place = self.reader.take().filter(|reader| reader.next() == next);
+        let reader = at_place.unwrap_or_else(|| PatternReader::new(next));
         let (pattern, broker) = (self.pattern.clone(), Arc::downgrade(inner));
         let is_wanted = Arc::new(move |id: TopicId| {
             broker.upgrade().is_some_and(|inner| wanted(&inner, &pattern, id).is_some())
@@ -254,24 +272,19 @@ impl PatternFollower {
         if self.trims_seen.replace(trims) == Some(trims) {
             return;
         }
-        let seen = self.next.prev();
+        let now = inner.clock.now();
         for cell in inner.topics.matching(&self.pattern) {
-            let state = cell.lock();
-            let floor = state.machine.first();
-            if state.floor_position <= seen || !state.is_durable() {
-                continue;
-            }
-            if self.told.insert(cell.id, floor).is_some_and(|told| told >= floor) {
-                continue;
-            }
-            let notice = GapNotice {
-                topic: Some(cell.name.clone()),
-                from: None,
-                to: Some(floor.prev()),
-                positions: Some((self.next, state.floor_position)),
-                reason: state.machine.floor_reason(),
+            let (kept, position) = {
+                let state = cell.lock();
+                if !state.is_durable() {
+                    continue;
+                }
+                // What retention by count has let go comes by in its entries.
+                let (first, floor_reason) = (state.machine.first(), state.machine.floor_reason());
+                (Kept { first, floor_reason, ..state.kept() }, state.floor_position)
             };
-            self.tell(Delivery::Gap(notice));
+            let floor = Input::Floor { topic: cell.id, kept: &kept, position };
+            self.step(now, Some(&cell), floor);
         }
     }
 
@@ -285,29 +298,26 @@ impl PatternFollower {
             let header = entry.header;
             let is_batch = header.kind == EntryKind::Batch;
             let cell = is_batch.then(|| self.wanted(inner, header.topic)).flatten();
-            let from = header.seq.plus(self.next.distance(header.position));
-            let end = header.last_position().next();
-            let looked = cell.and_then(|cell| {
-                let gone = gone_of(&cell, &header, from, now).ok()?;
-                Some((cell, gone))
+            let kept = cell.as_ref().and_then(|cell| {
+                let state = cell.lock();
+                (!state.deleted).then(|| state.kept())
             });
-            let Some((cell, gone)) = looked else {
-                self.next = self.next.max(end);
+            let (Some(cell), Some(kept)) = (cell, kept) else {
+                let through = header.last_position();
+                self.step(now, None, Input::Passed { through });
                 continue;
             };
+            let (place, told) = (self.sweep.next().prev(), self.ready.len());
+            let from = self.step(now, Some(&cell), Input::Entry { header: &header, kept: &kept });
+            let is_whole = from == Some(header.seq) && told == self.ready.len();
             let continues = run.as_ref().is_some_and(|run| {
-                run.cell.id == cell.id && run.to.next() == from && from == header.seq
+                is_whole && run.cell.id == cell.id && run.to.next() == header.seq
             });
-            if !continues || gone.is_some() {
+            if !continues && let Some(run) = run.take() {
                 // What comes before a notice must be told before it.
-                self.finish_run(run.take(), now);
+                self.ready.insert(told, run.finish(place, now));
             }
-            let kept = match gone {
-                None => Some(from),
-                Some(gone) => self.tell_gone(&cell, &header, from, gone),
-            };
-            self.next = self.next.max(end);
-            if let Some(from) = kept {
+            if let Some(from) = from {
                 let tally = Tally::default();
                 let new =
                     || Run { cell, from, to: from, last_first: from, tally, parts: Vec::new() };
@@ -318,73 +328,11 @@ impl PatternFollower {
                 run.parts.push(entry.bytes);
             }
         }
-        self.finish_run(run.take(), now);
-    }
-
-    /// Tells of messages of a batch that may not be handed out any more; gives the first
-    /// seq that may.
-    fn tell_gone(
-        &mut self,
-        cell: &Cell,
-        header: &EntryHeader,
-        from: Seq,
-        (to, reason): (Seq, GapReason),
-    ) -> Option<Seq> {
-        let last = header.last_seq();
-        let told = self.told.get(&cell.id).copied().unwrap_or_default();
-        if told <= to {
-            // Some of a hole may have been seen while they were there; nobody knows which.
-            let is_hole = header.count == 0 && header.span > 1;
-            let notice = GapNotice {
-                topic: Some(cell.name.clone()),
-                from: (!is_hole).then(|| from.max(told)),
-                to: Some(to),
-                positions: Some((header.position, header.last_position())),
-                reason,
-            };
-            // With the notice these are accounted for, so that it is not told again.
-            let through = header.position.plus(to.distance(header.seq));
-            let through = through.min(header.last_position());
-            self.ready.push_back((Delivery::Gap(notice), through));
-        }
-        (to < last).then(|| to.next())
-    }
-
-    fn finish_run(&mut self, run: Option<Run>, now: Timestamp) {
         if let Some(run) = run {
-            let (name, range) = (run.cell.name.clone(), (run.from, run.to));
-            let tally = Some((run.tally, run.last_first));
-            let messages = Messages::new(name, range, self.next.prev(), now, run.parts, tally);
-            self.tell(Delivery::Messages(messages));
+            self.ready.push_back(run.finish(self.sweep.next().prev(), now));
         }
     }
 }
-
-/// How far a batch, from `from` on, may not be handed out any more, and why.
-fn gone_of(
-    cell: &Cell,
-    header: &EntryHeader,
-    from: Seq,
-    now: Timestamp,
-) -> Result<Option<(Seq, GapReason)>, Deleted> {
-    let state = cell.lock();
-    if state.deleted {
-        return Err(Deleted);
-    }
-    let (view, last) = (state.view(), header.last_seq());
-    Ok(if header.count == 0 {
-        Some((last, GapReason::Compaction))
-    } else if from < view.first {
-        Some((last.min(view.first.prev()), view.floor_reason))
-    } else {
-        // Past its age it is gone, whether or not the keeper has come to it (C4).
-        let aged = state.settings.retention.age.is_some_and(|age| header.time.after(age) <= now);
-        aged.then_some((last, GapReason::Retention))
-    })
-}
-
-/// The topic is gone, and all of it with it.
-struct Deleted;
 
 /// Neighbouring batches of one topic.
 struct Run {
@@ -394,4 +342,14 @@ struct Run {
     last_first: Seq,
     tally: Tally,
     parts: Vec<Bytes>,
+}
+
+impl Run {
+    /// The delivery, and the position up to which all is handed out with it.
+    fn finish(self, place: Position, now: Timestamp) -> (Delivery, Position) {
+        let (name, range) = (self.cell.name.clone(), (self.from, self.to));
+        let tally = Some((self.tally, self.last_first));
+        let messages = Messages::new(name, range, place, now, self.parts, tally);
+        (Delivery::Messages(messages), place)
+    }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gapless_core::cursor::{Effect, Input};
-use gapless_core::{Cursor, GapReason, Position, Seq, Tally};
+use gapless_core::{Cursor, Position, Seq, Tally};
 use gapless_journal::{ReadError, TopicReader};
 
 use crate::broker::Inner;
@@ -145,6 +145,9 @@ impl TopicFollower {
         }
         let mut effects = Vec::new();
         self.cursor.step(now, Input::Look(state.view()), &mut effects);
+        if cfg!(debug_assertions) {
+            self.cursor.check();
+        }
         for effect in effects {
             match effect {
                 Effect::CaughtUp => {
@@ -236,12 +239,13 @@ impl TopicFollower {
         self.cursor.step(now, took, &mut Vec::new());
         shared.place.store(to.0, Ordering::Relaxed);
         if from > self.newest_only_to && tally.messages == 0 {
+            let reason = self.cell.lock().kept().hole_reason();
             self.tell(Delivery::Gap(GapNotice {
                 topic: Some(self.cell.name.clone()),
                 from: Some(from),
                 to: Some(to),
                 positions: None,
-                reason: GapReason::Compaction,
+                reason,
             }));
             return Ok(());
         }

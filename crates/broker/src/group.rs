@@ -459,8 +459,9 @@ impl Inner {
                 }
             }
             Delivery::Gap(gap) => {
-                // Nobody wants any more what compaction removed.
-                if matches!(gap.reason, GapReason::Compaction | GapReason::Slow) {
+                // What compaction removed or has expired is not wanted any more.
+                if matches!(gap.reason, GapReason::Compaction | GapReason::Expiry | GapReason::Slow)
+                {
                     return Ok(());
                 }
                 let cell = gap.topic.as_ref().and_then(|name| self.topics.find(name));

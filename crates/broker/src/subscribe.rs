@@ -145,30 +145,33 @@ impl Inner {
         cell: &Cell,
         position: Position,
     ) -> Result<(Start, Option<Delivery>), ReadError> {
-        let (view, floor, floor_position) = {
+        let (kept, next, floor, floor_position) = {
             let state = cell.lock();
-            (state.view(), state.machine.first(), state.floor_position)
+            (state.kept(), state.next(), state.machine.first(), state.floor_position)
         };
-        let told = |to: Seq, reason: GapReason| {
-            // Some may have been seen while they were there; nobody knows which.
+        let told = |to: Seq, last: Position, reason: GapReason| {
+            // Some may have been seen while they were there; which is not known, but none of
+            // them stood before the place.
             Some(Delivery::Gap(GapNotice {
                 topic: Some(cell.name.clone()),
                 from: None,
                 to: Some(to),
-                positions: None,
+                positions: Some((position.next(), last)),
                 reason,
             }))
         };
         if floor_position > position {
-            return Ok((Start::Seq(floor), told(floor.prev(), view.floor_reason)));
+            let gap = told(floor.prev(), floor_position, kept.floor_reason);
+            return Ok((Start::Seq(floor), gap));
         }
-        let next = self.seq_after(cell, position)?.unwrap_or(view.next);
+        let next = self.seq_after(cell, position)?.unwrap_or(next);
         let hole = self.batch_at(cell, next)?;
         let Some(hole) = hole.filter(|batch| batch.header().count == 0 && batch.header().span > 1)
         else {
             return Ok((Start::Seq(next), None));
         };
-        Ok((Start::Seq(hole.last().next()), told(hole.last(), GapReason::Compaction)))
+        let gap = told(hole.last(), hole.header().last_position(), kept.hole_reason());
+        Ok((Start::Seq(hole.last().next()), gap))
     }
 
     pub(crate) fn follow_pattern(

@@ -31,11 +31,13 @@ pub mod openings;
 pub mod options;
 pub mod pattern;
 pub mod ranges;
+pub mod reach;
 pub mod registry;
 pub mod retention;
 pub mod retry;
 pub mod settings;
 pub mod subscriber;
+pub mod sweep;
 pub mod time;
 pub mod token;
 pub mod topic;
@@ -65,12 +67,14 @@ pub use options::{
 };
 pub use pattern::{Pattern, PatternError};
 pub use ranges::Ranges;
+pub use reach::{Kept, Reach};
 pub use registry::{DecodeError, EncodeError, Envelope, RegisterError, Registry, Serializer};
 pub use retry::{RetryError, RetryPolicy, Waits};
 pub use settings::{
     Compaction, DEDUP_COUNT_MAX, DedupWindow, Retention, SettingsError, Storage, TopicSettings,
 };
 pub use subscriber::{FailReason, Status, Subscriber};
+pub use sweep::Sweep;
 pub use time::Timestamp;
 pub use token::{Token, TokenError};
 pub use topic::{Topic, TopicStateError};

@@ -350,6 +350,19 @@ fn a_range_is_read_page_by_page() {
 }
 
 #[test]
+fn v5_a_range_of_which_all_is_gone_tells_the_gap_and_goes_on_behind_it() {
+    let server = with_topic("a");
+    let body = "{\"text\":\"x\"}\n".repeat(5);
+    server.send(&lines("/v1/topics/a/messages", body)).is(200);
+    server.post("/v1/topics/a/purge?below=6", "").is(200);
+    let page = server.get("/v1/topics/a/messages?from=1").is(200).json();
+    assert_eq!(page["gaps"], json!([{ "from": 1, "to": 5, "reason": "purge" }]));
+    assert_eq!((page["next"].clone(), page["more"].clone()), (6.into(), false.into()));
+    let page = server.get("/v1/topics/a/messages").is(200).json();
+    assert_eq!((page["gaps"].clone(), page["next"].clone()), (json!([]), 6.into()));
+}
+
+#[test]
 fn d10_a_range_tells_what_is_gone_and_accounts_for_what_is_compacted() {
     let server = with_topic("a");
     let body = "{\"text\":\"x\"}\n".repeat(10);

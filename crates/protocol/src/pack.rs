@@ -48,13 +48,14 @@ pub fn cut_messages(
         messages.batches = front;
         return Ok((messages, None));
     };
-    // Seqs between the last batch and the next one belong to nobody; the front tells of them.
-    let to = first.prev();
+    // Where seqs between the last batch and the next one stood is not known; the rest tells of
+    // them, so that the token after the front covers all that the front accounts for.
+    let to = front.range().map_or(first.prev(), |(_, last)| last);
     let seen = front.views().last().map_or(before, |last| last.header().last_position());
     let rest = Messages {
         subscription: messages.subscription,
         topic: messages.topic.clone(),
-        from: first,
+        from: to.next(),
         to: messages.to,
         last_position: messages.last_position,
         batches: rest,

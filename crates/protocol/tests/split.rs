@@ -177,6 +177,26 @@ fn messages_of_no_journal_keep_the_token() {
     }
 }
 
+#[test]
+fn v3_the_token_of_a_frame_covers_all_that_the_frame_accounts_for() {
+    let one = |seq| samples::batch(seq, &[Some(Message::new("x"))]);
+    // Seqs 2 and 3 are gone, and where they stood is not known.
+    let messages = Messages {
+        subscription: 1,
+        topic: samples::name("t"),
+        from: Seq(1),
+        to: Seq(4),
+        last_position: one(4).header().last_position(),
+        batches: [one(1), one(4)].into_iter().collect(),
+    };
+    let limit = SplitLimit { bytes: 1000, messages: 1 };
+    let (front, rest) = cut_messages(messages, Position(0), limit, crc32c).unwrap();
+    assert_eq!((front.from, front.to), (Seq(1), Seq(1)));
+    assert_eq!(front.last_position, one(1).header().last_position());
+    let rest = rest.unwrap();
+    assert_eq!((rest.from, rest.to), (Seq(2), Seq(4)));
+}
+
 proptest! {
     #[test]
     fn leased_messages_come_whole_through_frames_of_any_size(

@@ -2,6 +2,7 @@
 
 mod group;
 mod link;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use gapless_core::{
     Amount, Batcher, BatcherLimits, Credit, Cursor, DedupWindow, Expect, FailReason, GapReason,
-    Group, Link, Seq, Start, Subscriber, Timestamp, Topic, View, batcher, credit, cursor,
+    Group, Link, Seq, Start, Subscriber, Sweep, Timestamp, Topic, View, batcher, credit, cursor,
     subscriber, topic,
 };
 
@@ -23,6 +24,7 @@ pub(crate) enum Machine {
     Subscriber(Subscriber),
     Link(Link),
     Group(Box<Group>),
+    Sweep(Box<Sweep>),
 }
 
 /// The `name=value` words of a command.
@@ -124,6 +126,7 @@ impl Machine {
             "subscriber" => Self::Subscriber(Subscriber::new(words.millis("ttl"))),
             "link" => Self::Link(link::new(&words)),
             "group" => Self::Group(Box::new(group::new(&words))),
+            "sweep" => Self::Sweep(Box::new(sweep::new(&words))),
             other => panic!("no machine {other}"),
         }
     }
@@ -143,6 +146,7 @@ impl Machine {
             Self::Subscriber(machine) => run_subscriber(machine, now, verb, &words),
             Self::Link(machine) => link::run(machine, now, verb, &words),
             Self::Group(machine) => group::run(machine, now, verb, &words),
+            Self::Sweep(machine) => sweep::run(machine, now, verb, &words),
         }));
         result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -121,9 +121,11 @@ impl Range {
         let next = match from {
             From::Seq(seq) => Some(seq),
             From::Now => Some(info.next),
-            _ => None,
+            From::Beginning | From::LastPerKey => Some(info.first),
+            From::Token(_) | From::Time(_) => None,
         };
-        let over = next.is_some_and(|next| next >= end) || info.first >= end;
+        // If all of it is gone, the subscription tells so, and where it goes on.
+        let over = next.is_some_and(|next| next >= end);
         Ok(Self {
             subscription,
             topic,
