@@ -8,11 +8,13 @@
 //! attempts are counted, and an atomic step is there whole or not at all: each message has at
 //! most one output, however often it was tried, died and was driven again.
 //!
-//! `model` says what may be, `acts` is what members do, `disk` breaks and reopens.
+//! `model` says what may be, `acts` is what members do, `side` is a second group that comes and
+//! goes under its members, `disk` breaks and reopens.
 
 mod acts;
 mod disk;
 mod model;
+mod side;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,6 +35,7 @@ use crate::random::Random;
 use crate::trace::Trace;
 use crate::world::{Checked, Violation, broken, ensure};
 use model::{Change, Failed, Fate, Model};
+use side::Side;
 
 /// Steps of a run.
 const STEPS: u64 = 250;
@@ -55,6 +58,7 @@ pub(crate) struct Tally {
     troubles: u64,
     buried: u64,
     redriven: u64,
+    deleted_under_leases: u64,
 }
 
 /// A message with a member.
@@ -83,6 +87,7 @@ struct World {
     broker: Option<Broker>,
     settings: GroupSettings,
     workers: Vec<Worker>,
+    side: Side,
     model: Model,
     next_number: u64,
     /// Messages whose lease ran out in this run of the broker, as far as the model knows.
@@ -109,7 +114,9 @@ pub(crate) fn run(seed: u64, print: bool) -> Result<Tally, String> {
     // A broker in an unknown state is not to touch anything while it goes.
     world.fs.crash(CrashKind::Process);
     let (hash, lines) = (world.trace.hash(), world.trace.lines());
-    result.map(|()| Tally { hash, lines, ..world.tally }).map_err(|violation| {
+    let deleted_under_leases = world.side.deleted_under_leases();
+    let tally = Tally { hash, lines, deleted_under_leases, ..world.tally };
+    result.map(|()| tally).map_err(|violation| {
         let recent: Vec<&str> = world.trace.recent().collect();
         format!(
             "seed {seed}, members of a {} group, step {}: {violation}\n  the last lines of the \
@@ -157,6 +164,7 @@ impl World {
             broker: None,
             settings,
             workers: Vec::new(),
+            side: Side::default(),
             model: Model::new(),
             next_number: 1,
             expired: 0,
@@ -217,7 +225,8 @@ impl World {
             let by = self.random.ms(1, 700);
             self.hook.slow(by);
         }
-        let weights = [40, 14, 8, 4, 80, 40, 20, 30, 8, 12, 24, 24, 4, 10, 3, 2, 2, 3, 2, 2, 8, 18];
+        let weights =
+            [40, 14, 8, 4, 80, 40, 20, 30, 8, 12, 24, 24, 4, 10, 3, 2, 2, 3, 2, 2, 8, 18, 60];
         let done = match self.random.weighted(&weights) {
             0 => self.publish(),
             1 => self.join(),
@@ -249,6 +258,7 @@ impl World {
             18 => self.close(),
             19 => self.compact(),
             20 => self.pause(false),
+            22 => self.act_aside(),
             _ => {
                 self.break_disk();
                 Ok(())
@@ -350,6 +360,7 @@ mod tests {
                     all.troubles += tally.troubles;
                     all.buried += tally.buried;
                     all.redriven += tally.redriven;
+                    all.deleted_under_leases += tally.deleted_under_leases;
                 }
                 Err(story) => stories.push(story),
             }
@@ -364,6 +375,7 @@ mod tests {
             (all.troubles, 1),
             (all.buried, 1),
             (all.redriven, 1),
+            (all.deleted_under_leases, 1),
         ];
         let enough = |(count, half): &(u64, u64)| *count * 2 >= half * SEEDS;
         assert!(least.iter().all(enough), "{all:?}");

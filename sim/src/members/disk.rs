@@ -74,6 +74,7 @@ impl World {
 
     fn end_run(&mut self) {
         self.workers.clear();
+        self.side.clear();
         self.broker = None;
         self.down_at = None;
         if self.random.chance(30) {
@@ -154,6 +155,7 @@ impl World {
             }
             Ok(())
         })?;
+        self.observe_aside()?;
         self.look_at_letters(None)?;
         let paused = self.group()?.state == gapless_broker::GroupDoing::Paused;
         self.model.see("paused", |state| {
