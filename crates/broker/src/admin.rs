@@ -15,7 +15,7 @@ use crate::broker::{Broker, Inner, Owner};
 use crate::cell::{Cell, CellState, lock};
 use crate::delayed::delayed_name;
 use crate::error::TopicError;
-use crate::recover::{is_kept, put_named};
+use crate::recover::put_named;
 
 /// Bytes of the entries that delete a topic, or a group with its topic of dead letters.
 pub(crate) const DELETION_BYTES_MAX: usize = 256;
@@ -106,6 +106,9 @@ impl Broker {
             return Err(TopicError::System(name.clone()));
         }
         let (cell, ticket) = self.inner.begin_topic(name, settings)?;
+        if ticket.is_none() {
+            self.inner.settle_changes()?;
+        }
         Ok(CreatingTopic { inner: Arc::clone(&self.inner), cell, ticket })
     }
 
@@ -139,6 +142,7 @@ impl Broker {
                 break;
             }
         }
+        self.inner.settle_changes()?;
         confirmed(last)
     }
 
@@ -310,7 +314,7 @@ impl Inner {
         drop(registering);
         self.metrics.topics.set(self.topics.users() as f64);
         self.emit("topic.created", &[("topic", name.as_str().into())]);
-        Ok((cell, ticket))
+        Ok((cell, Some(ticket)))
     }
 
     /// Gives a topic other settings, and blocks until they are flushed.
@@ -334,11 +338,14 @@ impl Inner {
             self.enforce_size(&cell, now)?;
             let ticket = self.write_settings(&cell, settings)?;
             drop(one_at_a_time);
-            confirmed(ticket)?;
+            confirmed(Some(ticket))?;
             lock(&cell.trims).push(cell.id);
             self.keeper.wake();
             self.emit("topic.configured", &[("topic", name.as_str().into())]);
             self.journal.note_dead();
+        } else {
+            drop(one_at_a_time);
+            self.settle_changes()?;
         }
         Ok(())
     }
@@ -348,21 +355,17 @@ impl Inner {
         &self,
         cell: &Arc<Cell>,
         settings: TopicSettings,
-    ) -> Result<Option<Ticket>, TopicError> {
+    ) -> Result<Ticket, TopicError> {
         let shared = self.topics.share(settings);
         let mut state = cell.lock();
-        let mut ticket = None;
-        let mut time = self.clock.now();
-        if is_kept(&settings) {
-            let mut body = Vec::new();
-            put_named(&mut body, &cell.name, &settings);
-            let mut append = self.journal.begin(64 + body.len()).map_err(begin_error)?;
-            time = append.time(time);
-            let header =
-                EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicSet) };
-            state.as_of = append.entry(header, &body);
-            ticket = Some(append.finish(Durability::Flushed, Durability::Flushed));
-        }
+        let mut body = Vec::new();
+        put_named(&mut body, &cell.name, &settings);
+        let mut append = self.journal.begin(64 + body.len()).map_err(begin_error)?;
+        let time = append.time(self.clock.now());
+        let header = EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicSet) };
+        state.as_of = append.entry(header, &body);
+        let ticket = append.finish(Durability::Flushed, Durability::Flushed);
+        self.note_change(state.as_of);
         state.settings = shared;
         state.step(time, Input::Window(settings.dedup));
         drop(state);

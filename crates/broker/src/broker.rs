@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::topic::Input;
-use gapless_core::{Epoch, Position, SystemDefaults, Timestamp, TopicName};
+use gapless_core::{Epoch, Position, PubSubError, SystemDefaults, Timestamp, TopicName};
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
@@ -18,7 +18,7 @@ use gapless_journal::{Journal, JournalOptions, JournalStats, Opened, Parts};
 use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
 use crate::counts::Gone;
-use crate::error::{BrokerOpenError, CloseError, TopicError};
+use crate::error::{BrokerOpenError, CloseError, TopicError, unconfirmed};
 use crate::groups::Groups;
 use crate::keeper::Keeper;
 use crate::limits::Limits;
@@ -136,6 +136,8 @@ pub(crate) struct Inner {
     recovering: AtomicIsize,
     /// Topics are made and deleted one at a time.
     pub(crate) admin: Mutex<()>,
+    /// The position of the last change of topics' or groups' settings that somebody made.
+    pub(crate) changed: AtomicU64,
     /// Held from the entry that creates a topic or group until it is in its map: a checkpoint
     /// lists the maps under it, so that it misses none whose creation the log forgets.
     pub(crate) registering: Mutex<()>,
@@ -209,6 +211,7 @@ impl Broker {
             gone: Gone::default(),
             recovering: AtomicIsize::new(0),
             admin: Mutex::new(()),
+            changed: AtomicU64::new(0),
             registering: Mutex::new(()),
             keeping: Mutex::new(()),
             closed: AtomicBool::new(false),
@@ -337,6 +340,26 @@ impl Inner {
 
     pub(crate) fn cell(&self, name: &TopicName) -> Result<Arc<Cell>, TopicError> {
         self.topics.find(name).ok_or_else(|| TopicError::Unknown(name.clone()))
+    }
+
+    /// Notes a change that others may find made before it is flushed.
+    pub(crate) fn note_change(&self, position: Position) {
+        self.changed.fetch_max(position.0, Ordering::AcqRel);
+    }
+
+    /// For one who finds made what it was asked to make: what is told is flushed, so if
+    /// somebody else is just making it, that must be flushed too.
+    pub(crate) fn settle_changes(&self) -> Result<(), PubSubError> {
+        let changed = Position(self.changed.load(Ordering::Acquire));
+        if self.journal.flushed_position() >= changed {
+            return Ok(());
+        }
+        self.journal.flush();
+        match self.journal.failure() {
+            Some(failure) => Err(unconfirmed(&failure)),
+            None if self.journal.is_full() => Err(PubSubError::StorageFull),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn unsubscribed(&self, id: u64) {

@@ -254,6 +254,8 @@ impl Inner {
             wanted = options.durability.unwrap_or(self.defaults.durability);
             required = wanted;
         }
+        // An ack in a step is as safe as one by itself.
+        wanted = wanted.max(groups.durability);
         let mut append = match self.journal.begin(room_for(parts, atomic) + groups.bytes) {
             Ok(append) => append,
             Err(error) => {
@@ -468,10 +470,12 @@ impl Inner {
     }
 }
 
-/// The groups of a step, locked, and how many bytes they will write at most.
+/// The groups of a step, locked, how many bytes they will write at most, and how durable the
+/// acks must be.
 struct LockedGroups<'a> {
     states: Vec<(TopicId, MutexGuard<'a, GroupState>)>,
     bytes: usize,
+    durability: Durability,
 }
 
 /// Locks the groups of a step in the order of their numbers; `None` if what is to happen to
@@ -481,13 +485,14 @@ fn lock_groups(atomic: &Atomic) -> Option<LockedGroups<'_>> {
     order.sort_unstable_by_key(|group| group.id);
     order.dedup_by_key(|group| group.id);
     let states: Vec<_> = order.into_iter().map(|group| (group.id, group.lock())).collect();
-    let mut bytes = 0;
+    let (mut bytes, mut durability) = (0, Durability::Memory);
     for (group, part) in &atomic.groups {
         let at = states.iter().find(|(id, _)| *id == group.id);
         let (_, state) = at.expect("every group of the step was just locked");
         let machine = &state.machine;
         let (possible, more) = match part {
             GroupPart::Ack { member, leases } => {
+                durability = durability.max(machine.settings().durability);
                 (machine.holds(*member, leases), machine.record_bytes_max(leases))
             }
             GroupPart::Buried(ranges) => {
@@ -511,7 +516,7 @@ fn lock_groups(atomic: &Atomic) -> Option<LockedGroups<'_>> {
         };
         bytes += more + entries * (ENTRY_HEADER_BYTES + SMALL_CHANGE_BYTES);
     }
-    Some(LockedGroups { states, bytes })
+    Some(LockedGroups { states, bytes, durability })
 }
 
 /// The longest change of a group that tells of one range.

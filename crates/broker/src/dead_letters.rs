@@ -106,7 +106,7 @@ impl Broker {
         from: Seq,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, GroupError> {
-        let group = self.inner.group(group)?;
+        let group = self.inner.group_with_letters(group)?;
         let which = LetterFilter { from: Some(from), ..LetterFilter::all() };
         self.inner.find_letters(&group, &which, limit.min(LETTERS_MAX))
     }
@@ -121,7 +121,7 @@ impl Broker {
         which: &LetterFilter,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, GroupError> {
-        let group = self.inner.group(group)?;
+        let group = self.inner.group_with_letters(group)?;
         self.inner.find_letters(&group, which, limit.min(LETTERS_MAX))
     }
 
@@ -134,7 +134,7 @@ impl Broker {
         group: &TopicName,
         seq: Seq,
     ) -> Result<Option<DeadLetter>, GroupError> {
-        let group = self.inner.group(group)?;
+        let group = self.inner.group_with_letters(group)?;
         Ok(self.inner.find_letters(&group, &LetterFilter::one(seq), 1)?.pop())
     }
 
@@ -152,7 +152,7 @@ impl Broker {
         rate: Option<u32>,
     ) -> Result<Redriven, GroupError> {
         let inner = &self.inner;
-        let group = inner.group(group)?;
+        let group = inner.group_with_letters(group)?;
         if let Some(rate) = rate {
             // Those that die from now on are not meant.
             let letters = inner.topics.find(&dead_name(&group.name));
@@ -192,7 +192,7 @@ impl Broker {
         group: &TopicName,
         which: &LetterFilter,
     ) -> Result<u64, GroupError> {
-        let group = self.inner.group(group)?;
+        let group = self.inner.group_with_letters(group)?;
         let mut removed = 0;
         loop {
             let letters = self.inner.find_letters(&group, which, AT_ONCE)?;
@@ -208,6 +208,29 @@ impl Broker {
 }
 
 impl Inner {
+    /// A group whose dead letters are all there: what was terminated before this is asked is
+    /// buried now, if the keeper did not come to it.
+    pub(crate) fn group_with_letters(
+        &self,
+        name: &TopicName,
+    ) -> Result<Arc<GroupCell>, GroupError> {
+        let group = self.group(name)?;
+        self.settle_letters(&group);
+        Ok(group)
+    }
+
+    /// Buries what is to be buried, and waits for what somebody else buries at the moment.
+    pub(crate) fn settle_letters(&self, group: &Arc<GroupCell>) {
+        self.bury_all(group, self.clock.now());
+        let unsettled = |cell: Arc<Cell>| {
+            let state = cell.lock();
+            state.machine.last() > state.machine.settled()
+        };
+        if self.topics.find(&dead_name(&group.name)).is_some_and(unsettled) {
+            self.journal.flush();
+        }
+    }
+
     /// Buries what waits for it in a group.
     pub(crate) fn bury_all(&self, group: &Arc<GroupCell>, now: Timestamp) {
         loop {

@@ -52,12 +52,12 @@ impl Broker {
         }
         let one_at_a_time = lock(&inner.admin);
         if let Some(group) = inner.groups.find(name) {
-            let equal = *group.lock().machine.settings() == settings;
-            return if equal {
-                Ok(inner.group_info(&group))
-            } else {
-                Err(GroupError::Exists(name.clone()))
-            };
+            if *group.lock().machine.settings() != settings {
+                return Err(GroupError::Exists(name.clone()));
+            }
+            drop(one_at_a_time);
+            inner.settle_changes()?;
+            return Ok(inner.group_info(&group));
         }
         let max = inner.limits.groups_max;
         if inner.groups.len() >= max {
@@ -78,6 +78,7 @@ impl Broker {
             let time = append.time(inner.clock.now());
             let header = EntryHeader { topic: id, time, ..EntryHeader::new(EntryKind::Group) };
             state.as_of = append.entry(header, writer.bytes());
+            inner.note_change(state.as_of);
             append.finish(Durability::Flushed, Durability::Flushed)
         };
         inner.groups.insert(Arc::clone(&group));
@@ -133,10 +134,13 @@ impl Broker {
                 inner.put_deletion(cell, topic, &mut append);
             }
             state.deleted = true;
+            // Before anything else is locked: topics come before the frame.
+            let ticket = append.finish(Durability::Flushed, Durability::Flushed);
+            drop(topic);
             inner.leave_source(&mut state);
             state.ahead.clear();
             wake_members(&mut state);
-            append.finish(Durability::Flushed, Durability::Flushed)
+            ticket
         };
         inner.groups.remove(&group);
         if let Some(letters) = &letters {
@@ -154,7 +158,12 @@ impl Broker {
 
     /// All groups, by name.
     pub fn list_groups(&self) -> Vec<GroupInfo> {
-        self.inner.groups.all().iter().map(|group| self.inner.group_info(group)).collect()
+        let groups = self.inner.groups.all();
+        let info = |group: &Arc<GroupCell>| {
+            self.inner.settle_letters(group);
+            self.inner.group_info(group)
+        };
+        groups.iter().map(info).collect()
     }
 
     /// The names of all groups, in order.
@@ -167,7 +176,7 @@ impl Broker {
     /// # Errors
     /// When there is no such group.
     pub fn describe_group(&self, name: &TopicName) -> Result<GroupInfo, GroupError> {
-        Ok(self.inner.group_info(&*self.inner.group(name)?))
+        Ok(self.inner.group_info(&*self.inner.group_with_letters(name)?))
     }
 
     /// Lets a group hand out nothing more; acks still count.
@@ -291,10 +300,14 @@ impl Inner {
             };
             let step = (input, ADMIN_BYTES_MAX + wish);
             let stepped = self.group_step_as(group, &mut state, step, Durability::Flushed)?;
+            stepped.position.into_iter().for_each(|position| self.note_change(position));
             wake_members(&mut state);
             stepped.ticket
         };
         group.wake_all();
+        if ticket.is_none() {
+            self.settle_changes()?;
+        }
         Ok(confirmed(ticket)?)
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gapless_core::group::{Counts, Group};
 use gapless_core::{GroupSettings, GroupTotals, Mode, Position, Timestamp, TopicName};
+use gapless_journal::ReadError;
 
 use crate::broker::Inner;
 use crate::dead_letters::dead_name;
@@ -76,6 +77,20 @@ pub struct MemberInfo {
     pub active: bool,
 }
 
+/// What of a group's source was not read yet.
+#[derive(Default)]
+struct Unread {
+    /// Messages: so many, or at most so many.
+    count: u64,
+    exact: bool,
+    /// When the first of them was accepted.
+    oldest: Option<Timestamp>,
+    /// Topics that match the source.
+    topics: usize,
+    /// Why it cannot be counted.
+    trouble: Option<ReadError>,
+}
+
 impl Inner {
     pub(crate) fn group_info(&self, group: &GroupCell) -> GroupInfo {
         let now = self.clock.now();
@@ -83,9 +98,10 @@ impl Inner {
             let state = group.lock();
             (describe(group, &state), state.machine.frontier())
         };
-        let (unread, oldest, exact) = self.unread(&info.settings, frontier);
-        info.lag = unread + info.counts.open();
-        info.lag_exact = exact;
+        let unread = self.unread(&info.settings, frontier);
+        let oldest = unread.oldest;
+        info.lag = unread.count + info.counts.open();
+        info.lag_exact = unread.exact;
         if info.counts.open() == 0 {
             info.oldest_age = oldest.map(|time| now.since(time));
         } else {
@@ -93,42 +109,44 @@ impl Inner {
                 info.oldest_age.map(|time| now.since(Timestamp(time.as_millis() as u64)));
         }
         info.dead_letters = self.letters(group);
-        info.why = why(&info, now);
+        info.why = why(&info, &unread, now);
         info
     }
 
-    /// Messages of a source after a position, when the first of them was accepted, and
-    /// whether that is counted.
-    fn unread(
-        &self,
-        settings: &GroupSettings,
-        frontier: Position,
-    ) -> (u64, Option<Timestamp>, bool) {
+    /// What of a source lies after a position.
+    fn unread(&self, settings: &GroupSettings, frontier: Position) -> Unread {
         let cells = self.topics.matching(&settings.source);
         let last = self.journal.last_settled();
+        let mut unread = Unread { topics: cells.len(), exact: true, ..Unread::default() };
         if cells.len() > COUNTED_TOPICS_MAX {
-            return (last.distance(frontier), None, false);
+            return Unread { count: last.distance(frontier), exact: false, ..unread };
         }
-        let (mut count, mut oldest, mut exact) = (0, None::<Timestamp>, true);
         for cell in cells {
-            let (visible, next, durable) = {
+            let (visible, first, next, durable) = {
                 let state = cell.lock();
-                (state.visible, state.next(), state.is_durable())
+                (state.visible, state.first(), state.next(), state.is_durable())
             };
             if visible <= frontier || !durable {
                 continue;
             }
-            let Ok(Some(seq)) = self.seq_after(&cell, frontier) else {
-                exact = false;
-                continue;
-            };
-            count += next.distance(seq);
-            if let Ok(Some(batch)) = self.batch_at(&cell, seq) {
-                let time = batch.time();
-                oldest = Some(oldest.map_or(time, |oldest| oldest.min(time)));
+            match self.seq_after(&cell, frontier) {
+                Ok(Some(seq)) => {
+                    unread.count += next.distance(seq);
+                    if let Ok(Some(batch)) = self.batch_at(&cell, seq) {
+                        let time = batch.time();
+                        unread.oldest = Some(unread.oldest.map_or(time, |each| each.min(time)));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    // Some are there, nobody can say which: all that are kept may be.
+                    unread.count += next.distance(first).min(visible.distance(frontier));
+                    unread.exact = false;
+                    unread.trouble = Some(error);
+                }
             }
         }
-        (count, oldest, exact)
+        unread
     }
 
     /// Dead letters of a group that were neither driven again nor removed.
@@ -183,7 +201,7 @@ fn describe(group: &GroupCell, state: &GroupState) -> GroupInfo {
 }
 
 /// Why a group does not move, in a sentence.
-fn why(info: &GroupInfo, now: Timestamp) -> String {
+fn why(info: &GroupInfo, unread: &Unread, now: Timestamp) -> String {
     let name = &info.name;
     let counts = &info.counts;
     match &info.state {
@@ -200,6 +218,16 @@ fn why(info: &GroupInfo, now: Timestamp) -> String {
             );
         }
         GroupDoing::Running => {}
+    }
+    if let Some(error) = &unread.trouble {
+        return format!(
+            "Messages of its source cannot be read ({error}), at most {} wait; `gapless doctor` \
+             examines the store.",
+            info.lag
+        );
+    }
+    if info.lag == 0 && unread.topics == 0 {
+        return format!("No topic matches {} yet.", info.settings.source.as_str());
     }
     if info.lag == 0 {
         return "It is caught up: everything is done.".to_owned();

@@ -16,15 +16,15 @@ use gapless_core::batch::{FLAG_IDS, put_varint, take_bytes, take_varint};
 use gapless_core::group::op::{Op, OpReader};
 use gapless_core::topic::{Effect, Input};
 use gapless_core::{
-    Batch, Entry, EntryKind, GapReason, Group, Position, Seq, Storage, Timestamp, Topic, TopicId,
-    TopicName, TopicSettings,
+    Batch, Entry, EntryKind, GapReason, Group, Position, Seq, Timestamp, Topic, TopicId, TopicName,
+    TopicSettings,
 };
 use gapless_journal::blobs::BlobError;
 use gapless_journal::layout::Folder;
 use gapless_journal::{ItemWriter, Lsn, OpenError, Policy, Recover, State};
 
 use crate::broker::Inner;
-use crate::cell::{Cell, lock};
+use crate::cell::{Cell, CellState, lock};
 use crate::delayed::{delayed_name, due_of};
 use crate::group::GroupCell;
 use crate::groups::Groups;
@@ -114,12 +114,23 @@ impl State for Inner {
     }
 }
 
-/// A durable topic as an item; volatile ones are not kept.
+/// A topic as an item. Of a volatile one only its settings are kept: it begins anew, empty.
 fn topic_item(cell: &Cell) -> Option<Vec<u8>> {
     let state = cell.lock();
-    if state.deleted || !state.is_durable() {
+    if state.deleted {
         return None;
     }
+    if !state.is_durable() {
+        let empty =
+            Cell::new(cell.id, cell.name.clone(), Arc::clone(&state.settings), Arc::default());
+        let mut fresh = empty.lock();
+        fresh.as_of = state.as_of;
+        return Some(encode_topic(cell, &fresh));
+    }
+    Some(encode_topic(cell, &state))
+}
+
+fn encode_topic(cell: &Cell, state: &CellState) -> Vec<u8> {
     let mut item = vec![ITEM_TOPIC];
     item.put_u64_le(cell.id.0);
     item.put_u64_le(state.as_of.0);
@@ -136,7 +147,7 @@ fn topic_item(cell: &Cell) -> Option<Vec<u8>> {
         item.put_u64_le(seq.0);
         item.put_u64_le(due.0);
     }
-    Some(item)
+    item
 }
 
 /// Name and settings, as in a `TopicSet` entry and in an item.
@@ -217,7 +228,9 @@ impl Recovering {
             state.step(Timestamp(0), Input::Settled { through: last });
         }
         state.as_of = as_of;
-        state.visible = as_of;
+        if state.is_durable() {
+            state.visible = as_of;
+        }
         state.floor_position = floor_position;
         state.oldest_time = oldest_time;
         for _ in 0..waiting {
@@ -440,9 +453,4 @@ impl Recover for Recovering {
 /// Says why the store would not open.
 pub fn rehearse(folder: &Folder) -> Result<(), OpenError> {
     gapless_journal::rehearse::<Recovering>(folder)
-}
-
-/// Only durable topics are in the journal.
-pub(crate) fn is_kept(settings: &TopicSettings) -> bool {
-    settings.storage == Storage::Durable
 }

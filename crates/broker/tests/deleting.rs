@@ -4,11 +4,12 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use common::*;
-use gapless_broker::{Broker, Handed, Join, Member, rehearse};
+use gapless_broker::{Broker, BrokerOptions, Handed, Join, Member, rehearse};
 use gapless_core::group::op::{Failure, Op, OpWriter};
 use gapless_core::{
     Durability, Entry, EntryHeader, EntryKind, Epoch, GroupSettings, Lease, Mode, Position,
@@ -224,4 +225,38 @@ fn the_dead_letters_of_a_deleted_group_are_gone_with_it_whatever_crashes() {
         broker.create_group(&name("g"), settings(Mode::Shared)).expect("the name is free");
         assert_eq!(broker.describe_group(&name("g")).expect("g is there").dead_letters, 0);
     }
+}
+
+/// Found by bursts of calls: deleting held the gathering frame while it asked for the topic,
+/// and publishing the topic while it asked for the frame.
+#[test]
+fn a_group_can_be_deleted_while_its_source_is_published_to() {
+    within(PATIENCE, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        let options = BrokerOptions::new(folder.path());
+        let broker = Broker::open(options).expect("the folder is empty");
+        broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
+        text(&broker, "t", "first");
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&done);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        text(&broker, "t", "x");
+                    }
+                });
+            }
+            for _ in 0..100 {
+                broker.create_group(&name("g"), settings(Mode::Shared)).expect("it is not there");
+                let join = Join { name: "m".to_owned(), window: 1 };
+                let mut member = broker.join_group(&name("g"), &join).expect("the group is there");
+                // With a place in the source, which is what deleting has to let go of.
+                until("the source is read", || {
+                    member.poll_next(&mut Context::from_waker(Waker::noop())).is_ready()
+                });
+                broker.delete_group(&name("g")).expect("the group is there");
+            }
+        });
+    });
 }

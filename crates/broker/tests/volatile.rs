@@ -7,6 +7,7 @@ use gapless_broker::{Broker, Delivery, From, SubscribeError};
 use gapless_core::{
     GapReason, Message, PublishOptions, RejectReason, Seq, TopicSettings, TotalLimit,
 };
+use gapless_journal::faulty::CrashKind;
 
 #[test]
 fn a1_a_subject_reaches_exactly_those_whose_pattern_matches() {
@@ -241,4 +242,38 @@ fn h1_all_volatile_topics_together_keep_no_more_than_their_limit() {
     // What is deleted makes room.
     broker.delete_topic(&name("v0")).unwrap();
     assert!(broker.publish(&name("v9"), &message, &plain).is_accepted());
+}
+
+#[test]
+fn o8_a_volatile_topic_is_there_after_a_restart_with_its_settings_and_empty() {
+    for sealed in [false, true] {
+        for end in 0..3 {
+            let world = World::new(6);
+            let broker = world.open();
+            let first = TopicSettings { max_message_bytes: Some(7), ..volatile() };
+            let settings = TopicSettings { max_message_bytes: Some(70), ..volatile() };
+            let id = broker.create_topic(&name("v"), first).unwrap().id;
+            broker.create_topic(&name("gone"), first).unwrap();
+            text(&broker, "v", "1");
+            broker.configure_topic(&name("v"), settings).unwrap();
+            text(&broker, "v", "a longer one");
+            broker.create_topic(&name("d"), TopicSettings::default()).unwrap();
+            if sealed {
+                text(&broker, "d", "1");
+                broker.seal().unwrap();
+            }
+            broker.delete_topic(&name("gone")).unwrap();
+            let broker = match end {
+                0 => world.close(broker),
+                1 => world.crash(broker, CrashKind::Process),
+                _ => world.crash(broker, CrashKind::Power),
+            };
+            let info = broker.describe_topic(&name("v")).unwrap();
+            assert_eq!((info.id, info.settings, info.next), (id, settings, Seq(1)));
+            assert!(broker.describe_topic(&name("gone")).is_err(), "deleted stays deleted");
+            let mut follower = broker.subscribe(&pattern("v"), From::Beginning).unwrap();
+            assert_eq!(text(&broker, "v", "after").first, Seq(1));
+            assert_eq!(bodies(&drain(&mut follower)), ["after"]);
+        }
+    }
 }

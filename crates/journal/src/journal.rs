@@ -376,6 +376,11 @@ impl Journal {
         lock(&self.inner.gather).next_position()
     }
 
+    /// Everything up to this position is flushed; perhaps more is.
+    pub fn flushed_position(&self) -> Position {
+        Position(self.inner.flushed_position.load(Ordering::Acquire))
+    }
+
     /// The last position that readers can see.
     pub fn last_settled(&self) -> Position {
         lock(&self.inner.tail).last()

@@ -227,6 +227,11 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
                 let mut value = info_json(&info);
                 value["created"] = (!was_there).into();
                 out.result(&value, text)?;
+                // A typo in the source looks like this; so does a topic that is to come.
+                let source = &info.settings.source;
+                if client.topics(source, None, 1).await.is_ok_and(|page| page.topics.is_empty()) {
+                    out.note(format!("no topic matches {} yet", source.as_str()));
+                }
                 Ok(Exit::Ok)
             })
         }

@@ -147,3 +147,13 @@ fn bury(server: &Server, reason: &str) {
         client.close(Duration::from_secs(5)).await;
     });
 }
+
+#[test]
+fn a_group_on_a_topic_that_is_not_there_says_so_when_it_is_made_and_shown() {
+    let server = filled(1);
+    let made = server.run(&["group", "create", "bad", "nosuchtopic"]).ok();
+    made.shows("group bad created").says("no topic matches nosuchtopic yet");
+    server.run(&["group", "show", "bad"]).ok().shows("No topic matches nosuchtopic yet.");
+    let made = server.run(&["group", "create", "good", "orders"]).ok();
+    assert!(!made.err.contains("no topic matches"), "{}", made.err);
+}
