@@ -388,3 +388,47 @@ fn h6_native_readers_that_never_read_are_ended_and_can_resume() {
         }
     }
 }
+
+#[test]
+fn h1_answers_that_are_not_taken_stay_within_the_budget() {
+    let world = World::open(Duration::from_secs(2), DEADLINE);
+    let (large, plain) = (Message::new(vec![1; 4_000_000]), PublishOptions::default());
+    let published = world.broker.publish(&name("t"), &large, &plain);
+    world.runtime.block_on(published).expect("an ack");
+    let mut asked = bytes::BytesMut::new();
+    Verb::from(hello())
+        .encode(Ids::question([9; 16]), FrameLimit::MAX, &mut asked)
+        .expect("a frame");
+    for _ in 0..30 {
+        let read = gapless_protocol::Read { topic: name("t"), seq: gapless_core::Seq(1) };
+        let read = Verb::from(read);
+        read.encode(Ids::question([8; 16]), FrameLimit::MAX, &mut asked).expect("a frame");
+    }
+    let mut mute: Vec<Attacker> =
+        (0..20).map(|_| Attacker::new(world.native, asked.to_vec(), 0)).collect();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        for each in &mut mute {
+            let _ = each.stream.write(&each.head).map(|written| each.head.drain(..written));
+        }
+        assert!(world.budget.used() <= BUDGET + 16 * MIB, "{:?}", world.budget);
+    }
+    world.others_are_unhurt();
+    // Those that were refused are told so, behind the answers that there was memory for.
+    let mut codes = std::collections::BTreeSet::new();
+    for mut each in mute {
+        each.stream.set_nonblocking(false).expect("a socket option");
+        each.stream.set_read_timeout(Some(DEADLINE)).expect("a deadline");
+        each.stream.shutdown(std::net::Shutdown::Write).expect("half a close");
+        let mut got = Vec::new();
+        let _ = each.stream.read_to_end(&mut got);
+        let mut got = bytes::BytesMut::from(&got[..]);
+        while let Ok(Some(frame)) = Decoder::new(FrameLimit::MAX).decode(&mut got) {
+            if let Ok(Verb::Error(error)) = Verb::decode(&frame) {
+                codes.insert(error.code);
+            }
+        }
+    }
+    assert_eq!(codes.into_iter().collect::<Vec<_>>(), [ErrorCode::OutOfMemory.number()]);
+    world.until("all is given back", |world| world.budget.used() == 0);
+}

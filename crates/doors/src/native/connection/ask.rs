@@ -9,14 +9,16 @@ use gapless_broker::{SubscribeError, Subscription};
 use gapless_protocol::{ErrorCode, GroupJoin, Ids, StartFrom, Subscribe, Subscribed, Verb};
 
 use super::{Connection, Stage};
-use crate::answers::{group_error, subscribe_error};
+use crate::answers::{error, group_error, subscribe_error};
+use crate::budget::Share;
 use crate::native::deliver::Followed;
 use crate::native::group::{NewMember, join};
 use crate::native::requests::answer;
 
 /// The answer to a question, made on a thread that may block.
 pub(super) enum Answer {
-    Verb(Verb),
+    /// A verb, and the memory it holds until it is with the output.
+    Verb(Verb, Option<Share>),
     Subscribed(Box<Subscription>, (u64, u64)),
     Joined(Box<NewMember>),
 }
@@ -51,7 +53,7 @@ impl Connection {
         };
         let done = move |done: Result<Subscription, SubscribeError>| match done {
             Ok(subscription) => Answer::Subscribed(Box::new(subscription), credit),
-            Err(failed) => Answer::Verb(subscribe_error(&failed).into()),
+            Err(failed) => Answer::Verb(subscribe_error(&failed).into(), None),
         };
         let broker = self.shared.broker.clone();
         // Questions are answered in their order, so none is answered before one that waits.
@@ -82,7 +84,7 @@ impl Connection {
         let broker = self.shared.broker.clone();
         let answer = tokio::task::spawn_blocking(move || match join(&broker, asked) {
             Ok(new) => Answer::Joined(Box::new(new)),
-            Err(failed) => Answer::Verb(group_error(&failed).into()),
+            Err(failed) => Answer::Verb(group_error(&failed).into(), None),
         });
         self.asked.push_back(Asked { ids, subscribes: true, answer });
     }
@@ -101,7 +103,16 @@ impl Connection {
     /// Has a question answered where blocking does no harm.
     pub(super) fn ask(&mut self, verb: Verb, ids: Ids) {
         let shared = Arc::clone(&self.shared);
-        let answer = tokio::task::spawn_blocking(move || Answer::Verb(answer(&shared, verb)));
+        let answer = tokio::task::spawn_blocking(move || {
+            let (verb, mut share) = (answer(&shared, verb), shared.options.memory.share());
+            let bytes = bulk_bytes(&verb);
+            if !share.allows(bytes) {
+                let why = share.budget().out_of_memory();
+                return Answer::Verb(error(ErrorCode::OutOfMemory, &why).into(), None);
+            }
+            share.set(bytes);
+            Answer::Verb(verb, Some(share))
+        });
         self.asked.push_back(Asked { ids, subscribes: false, answer });
     }
 
@@ -121,7 +132,7 @@ impl Connection {
 
     fn answered(&mut self, answer: Answer, ids: Ids) {
         match answer {
-            Answer::Verb(verb) => self.put(verb, ids),
+            Answer::Verb(verb, _share) => self.put(verb, ids),
             Answer::Subscribed(subscription, credit) => self.follow(*subscription, credit, ids),
             Answer::Joined(new) => self.joined(*new, ids),
         }
@@ -145,5 +156,13 @@ impl Connection {
     pub(super) fn forget(&self, number: u64) {
         let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
         follows.remove(number);
+    }
+}
+
+/// Bytes of the messages in an answer: many answers may wait for one that is not taken.
+fn bulk_bytes(verb: &Verb) -> usize {
+    match verb {
+        Verb::Found(found) => found.records.bytes.len(),
+        _ => 0,
     }
 }
