@@ -23,7 +23,7 @@ use gapless_journal::{Append, Ticket};
 
 use crate::admin::begin_error;
 use crate::broker::Inner;
-use crate::cell::lock;
+use crate::cell::{headers, lock};
 use crate::dead_letters::Redriving;
 use crate::delivery::{Delivery, GapNotice};
 use crate::error::{FollowError, GroupError};
@@ -442,7 +442,13 @@ impl Inner {
             Delivery::Messages(messages) if messages.is_mailed() => {}
             Delivery::Messages(messages) => {
                 let keyed = state.machine.settings().mode == gapless_core::Mode::Keyed;
-                let Some(cell) = self.topics.find(messages.topic()) else { return Ok(()) };
+                // By the number in their headers: another topic may have their name by now.
+                let header = messages.parts().iter().flat_map(headers).next();
+                let topic = match header {
+                    Some(header) => self.topics.by_id(header.topic),
+                    None => self.topics.find(messages.topic()),
+                };
+                let Some(cell) = topic else { return Ok(()) };
                 let hash = |key: &[u8]| self.journal.key_hash(key);
                 let hash: Option<KeyHash<'_>> = if keyed { Some(&hash) } else { None };
                 let through = messages.last_position();

@@ -140,11 +140,11 @@ impl Inner {
             return Ok(Reread::Look);
         }
         // Neither in memory nor in segments any more; or it has moved between them.
-        let (first, tail) = {
+        let (first, tail, next) = {
             let topic = cell.lock();
-            (topic.first(), topic.view().tail)
+            (topic.first(), topic.view().tail, topic.next())
         };
-        if first <= from && from < tail {
+        if first <= from && (from < tail || from >= next) {
             return Err(ReadError::Missing { topic: cell.id, seq: from });
         }
         let (count, reason) = (first.distance(from), GapReason::Retention);
