@@ -54,36 +54,7 @@ impl State for Inner {
         let (last_id, topics, groups) =
             (self.topics.last_id(), self.topics.all(), self.groups.all());
         drop(listed);
-        let mut item = vec![ITEM_COUNTERS];
-        item.put_u64_le(last_id.0);
-        write(&item)?;
-        for cell in topics {
-            if let Some(item) = topic_item(&cell) {
-                write(&item)?;
-            }
-        }
-        for group in groups {
-            let state = group.lock();
-            if state.deleted {
-                continue;
-            }
-            let mut item = vec![ITEM_GROUP];
-            item.put_u64_le(group.id.0);
-            item.put_u64_le(state.as_of.0);
-            item.put_slice(&state.encode(&group.name));
-            drop(state);
-            write(&item)?;
-        }
-        for (name, (value, as_of)) in &self.cells_snapshot() {
-            let mut item = vec![ITEM_CELL];
-            item.put_u64_le(as_of.0);
-            item.put_u8(u8::from(value.is_some()));
-            put_varint(&mut item, name.len() as u64);
-            item.put_slice(name);
-            item.put_slice(value.as_deref().unwrap_or_default());
-            write(&item)?;
-        }
-        Ok(())
+        write_items(last_id, &topics, &groups, || self.cells_snapshot(), write)
     }
 
     fn policy(&self, topic: TopicId) -> Policy {
@@ -112,6 +83,44 @@ impl State for Inner {
             cell.lock().evict(through);
         }
     }
+}
+
+/// Writes all items of a checkpoint. Cells are taken when it is their turn.
+pub(crate) fn write_items(
+    last_id: TopicId,
+    topics: &[Arc<Cell>],
+    groups: &[Arc<GroupCell>],
+    cells: impl FnOnce() -> Cells,
+    write: &mut ItemWriter<'_>,
+) -> Result<(), BlobError> {
+    let mut item = vec![ITEM_COUNTERS];
+    item.put_u64_le(last_id.0);
+    write(&item)?;
+    for item in topics.iter().filter_map(|cell| topic_item(cell)) {
+        write(&item)?;
+    }
+    for group in groups {
+        let state = group.lock();
+        if state.deleted {
+            continue;
+        }
+        let mut item = vec![ITEM_GROUP];
+        item.put_u64_le(group.id.0);
+        item.put_u64_le(state.as_of.0);
+        item.put_slice(&state.encode(&group.name));
+        drop(state);
+        write(&item)?;
+    }
+    for (name, (value, as_of)) in &cells() {
+        let mut item = vec![ITEM_CELL];
+        item.put_u64_le(as_of.0);
+        item.put_u8(u8::from(value.is_some()));
+        put_varint(&mut item, name.len() as u64);
+        item.put_slice(name);
+        item.put_slice(value.as_deref().unwrap_or_default());
+        write(&item)?;
+    }
+    Ok(())
 }
 
 /// A topic as an item. Of a volatile one only its settings are kept: it begins anew, empty.
@@ -160,7 +169,7 @@ pub(crate) fn put_named(out: &mut Vec<u8>, name: &TopicName, settings: &TopicSet
     out.put_slice(&encoded);
 }
 
-fn take_named(rest: &mut &[u8]) -> Result<(TopicName, TopicSettings), String> {
+pub(crate) fn take_named(rest: &mut &[u8]) -> Result<(TopicName, TopicSettings), String> {
     let name = take_part(rest)?;
     let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
     let name = TopicName::parse(name).map_err(|error| error.to_string())?;
@@ -192,7 +201,7 @@ pub(crate) struct Recovering {
     unknown: BTreeSet<TopicId>,
     /// Topics and groups whose deletion the log holds. Numbers are never given twice, so
     /// whatever follows it belongs to nothing: earlier versions wrote such changes of groups.
-    deleted: BTreeSet<TopicId>,
+    pub(crate) deleted: BTreeSet<TopicId>,
     /// The highest number that was given when the checkpoint was taken.
     numbered: TopicId,
 }
@@ -240,7 +249,12 @@ impl Recovering {
         Ok(())
     }
 
-    fn add_topic(&mut self, id: TopicId, name: TopicName, settings: TopicSettings) -> Arc<Cell> {
+    pub(crate) fn add_topic(
+        &mut self,
+        id: TopicId,
+        name: TopicName,
+        settings: TopicSettings,
+    ) -> Arc<Cell> {
         let settings = self.topics.share(settings);
         let trims = Arc::clone(&self.topics.trims);
         let is_delayed = name == delayed_name();

@@ -9,6 +9,7 @@ mod docs;
 mod exit;
 mod log;
 mod output;
+mod permissions;
 mod progress;
 mod recorder;
 mod remote;

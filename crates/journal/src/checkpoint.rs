@@ -104,6 +104,8 @@ pub(crate) fn name_taken(name: String) -> BlobError {
 
 /// A checkpoint, read and checked.
 pub(crate) struct Checkpoint {
+    /// `None` of one of version 1.
+    pub(crate) head: Option<Head>,
     pub(crate) items: Vec<Bytes>,
     bytes: Bytes,
     /// The one of the two blobs that has to be written again, and why.
@@ -170,7 +172,7 @@ impl Checkpoint {
         if items.len() as u64 != expected {
             return Err(damaged("it has not as many items as it says"));
         }
-        Ok(Self { items, bytes, lost: None })
+        Ok(Self { head, items, bytes, lost: None })
     }
 
     /// Writes the one again that was lost.

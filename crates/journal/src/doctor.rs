@@ -8,6 +8,7 @@
 //! Whoever wants less takes findings out of the report before. What it cannot do is bring
 //! back bytes: for that there are backups.
 
+mod rebuild;
 mod repair;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use gapless_core::{Entry, Epoch, Position};
 
+pub use self::rebuild::{Rebuild, Rebuilt, TopicHistory, rebuild};
 pub use self::repair::{Repair, repair};
 use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, check_name};
 use crate::checkpoint::{Checkpoint, copy_name};
@@ -178,6 +180,18 @@ impl Finding {
             Self::CheckpointCopy { .. } => true,
             Self::Log { why } => matches!(why, LogError::Damaged { .. }),
             Self::Manifest { fallback, .. } => fallback.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether [`rebuild`] can do something about it.
+    pub fn rebuild_helps(&self) -> bool {
+        match self {
+            Self::Remains { .. } | Self::SegmentAhead { .. } => true,
+            Self::Manifest { why, is_copy, .. } => {
+                !is_copy && !matches!(why, OpenError::Version { .. })
+            }
+            Self::Checkpoint { why, .. } => !matches!(why, OpenError::Version { .. }),
             _ => false,
         }
     }

@@ -307,6 +307,9 @@ pub(crate) fn create_dir_durably(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
         }
         new.push(each);
     }
+    if new.is_empty() {
+        return Ok(());
+    }
     fs.create_dir(dir)?;
     for each in new {
         match each.parent() {
@@ -381,6 +384,21 @@ mod tests {
         assert_eq!(again.kind(), ErrorKind::AlreadyExists);
         assert_eq!(DiskFs.list(dir.path()).expect("list"), ["a", "b"]);
         DiskFs.sync_dir(dir.path()).expect("sync");
+    }
+
+    #[test]
+    fn l1_every_folder_that_holds_a_new_one_is_flushed() {
+        let fs = crate::faulty::FaultyFs::new(1);
+        let dir = Path::new("/a/b/c");
+        create_dir_durably(&fs, dir).expect("created");
+        assert_eq!((fs.syncs(), fs.exists(dir).expect("look")), (3, true));
+        create_dir_durably(&fs, dir).expect("there already");
+        create_dir_durably(&fs, Path::new("/a/d")).expect("created");
+        assert_eq!(fs.syncs(), 4);
+        // Also where the name has no folder before it.
+        let here = Path::new("relative");
+        create_dir_durably(&fs, here).expect("created");
+        assert_eq!(fs.syncs(), 5);
     }
 
     #[test]

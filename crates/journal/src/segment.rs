@@ -12,6 +12,7 @@ use gapless_core::{Batch, Entry, EntryError, EntryHeader, Position};
 use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, Created};
 use crate::buffers;
 use crate::checkpoint::name_taken;
+use crate::doctor::TopicHistory;
 use crate::error::ReadError;
 use crate::index::{BlockRow, Index, IndexBuilder, IndexFault};
 
@@ -409,6 +410,39 @@ pub(crate) fn last_position(
         last = last.max(Some(batch.header().last_position()));
     })?;
     Ok(last)
+}
+
+/// What a manifest has to know of a segment, and what it holds of each topic, by its data
+/// alone; `None` if it holds nothing.
+pub(crate) fn survey(
+    blobs: &dyn Blobs,
+    stem: &str,
+) -> Result<Option<(SegmentMeta, Vec<TopicHistory>)>, ReadError> {
+    let name = format!("{stem}{DATA_ENDING}");
+    let data = blobs.open(&name)?;
+    let (mut first, mut last) = (Position(u64::MAX), Position(0));
+    let mut topics: Vec<TopicHistory> = Vec::new();
+    scan(&*data, &name, |batch, _| {
+        let header = batch.header();
+        first = first.min(header.position);
+        last = last.max(header.last_position());
+        let here = TopicHistory {
+            topic: header.topic,
+            first: header.seq,
+            last: header.last_seq(),
+            position: header.last_position(),
+            oldest: header.time,
+        };
+        // Batches are sorted by topic and seq.
+        match topics.last_mut().filter(|known| known.topic == header.topic) {
+            Some(known) => {
+                *known = TopicHistory { first: known.first, oldest: known.oldest, ..here }
+            }
+            None => topics.push(here),
+        }
+    })?;
+    let meta = SegmentMeta { name: stem.into(), first, last, bytes: data.len() };
+    Ok((!topics.is_empty()).then_some((meta, topics)))
 }
 
 /// Checks the header of the data and tells the epoch in it.

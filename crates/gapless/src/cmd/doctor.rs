@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Paint, ask, human_bytes, human_number};
+use crate::permissions;
 use crate::progress::{Progress, bytes_bar};
 
 const EXAMPLES: &str = "\
@@ -20,10 +21,12 @@ Examples:
   gapless doctor --data /srv/gapless --json
   gapless doctor --repair                       repair, and ask before anything is given up
   gapless doctor --repair --yes                 the same without asking
+  gapless doctor --rebuild                      create manifest and checkpoint again, when lost
 
 It reads every byte. Of a folder that a server writes to, the newest part may look
 unfinished; repairing needs the server stopped. Exit code 3 means that damage was found, 6
-that there is no store in the folder.";
+that there is no store in the folder. Rebuilding deletes nothing, and tells what no file
+holds any more.";
 
 /// Examine the data folder; repair it only when told to
 #[derive(Debug, Args)]
@@ -32,12 +35,16 @@ pub(crate) struct DoctorOptions {
     /// Repair what can be repaired
     #[arg(long)]
     repair: bool,
+    /// Create manifest and checkpoint again from segments and log, when they are lost
+    #[arg(long, conflicts_with = "repair")]
+    rebuild: bool,
     /// Repair also where something is given up for good, without asking
     #[arg(long, short, requires = "repair")]
     yes: bool,
 }
 
 pub(crate) fn run(options: &DoctorOptions, config: &Config, out: &mut Output) -> Done {
+    permissions::apply(config)?;
     let data = Path::new(config.text("data"));
     let folder = Folder::new(Arc::new(DiskFs), data);
     let mut report = look(&folder, out)?;
@@ -57,9 +64,33 @@ pub(crate) fn run(options: &DoctorOptions, config: &Config, out: &mut Output) ->
         })?;
         report = look(&folder, out)?;
     }
+    let mut rebuilt = None;
+    if options.rebuild {
+        if !report.findings.iter().any(Finding::rebuild_helps) {
+            let message = "manifest and checkpoint are there, so there is nothing to rebuild";
+            return Err(
+                Failure::failed(message).hint("see: gapless doctor, gapless doctor --repair")
+            );
+        }
+        let done = gapless_broker::rebuild(&folder).map_err(|error| {
+            Failure::failed(format!("cannot rebuild: {error}"))
+                .hint("if the log is what is missing or damaged, move its folder away, and keep it")
+        })?;
+        rebuilt = Some(done.to_string());
+        report = look(&folder, out)?;
+    }
     if out.json {
-        out.json_line(&report_json(&report, &repairs, data))?;
+        let mut json = report_json(&report, &repairs, data);
+        json["rebuilt"] = json!(rebuilt);
+        out.json_line(&json)?;
     } else {
+        if let Some(text) = &rebuilt {
+            out.line(out.paint.bold("rebuilt"))?;
+            for line in text.lines() {
+                out.line(format_args!("  {line}"))?;
+            }
+            out.line("")?;
+        }
         print_repairs(options, &repairs, out)?;
         if !options.repair || !repairs.is_empty() {
             print_report(&report, data, out)?;

@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::config::{Config, ConfigError, Source};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
+use crate::permissions;
 use crate::recorder;
 use crate::remote::Interrupt;
 
@@ -57,6 +58,7 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     if let Some(address) = &options.http {
         config.set("http.listen", address.clone(), Source::Flag)?;
     }
+    permissions::apply(&config)?;
     raise_open_files();
     let runtime = gapless_doors::runtime()?;
     runtime.block_on(serve(&config, out))
@@ -95,10 +97,28 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
     tell_opened(broker.opened());
+    permissions::warn_if_open(config, &data);
+    let served = serve_open(config, &broker, (native, http.take()), out).await;
+    // Also when it could not be served: a store that is open and not closed counts as crashed.
+    let closed = tokio::task::spawn_blocking(move || broker.close()).await?;
+    served?;
+    closed.map_err(Failure::failed)?;
+    tracing::info!("stopped cleanly");
+    Ok(Exit::Ok)
+}
+
+/// Serves the open store until a signal comes.
+async fn serve_open(
+    config: &Config,
+    broker: &Broker,
+    (native, mut http): (NativeOptions, Option<HttpDoor>),
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let data = Path::new(config.text("data"));
     let metrics = recorder::handle();
     let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
-    let unix = unix_socket(config, &data);
+    let unix = unix_socket(config, data);
     let door = NativeDoor::open(broker.clone(), native, tcp, unix.as_deref()).await;
     let door = door.map_err(|error| {
         Failure::failed(error)
@@ -142,10 +162,7 @@ async fn serve(config: &Config, out: &mut Output) -> Done {
     }
     door.close().await;
     keeping.abort();
-    let closed = tokio::task::spawn_blocking(move || broker.close()).await?;
-    closed.map_err(Failure::failed)?;
-    tracing::info!("stopped cleanly");
-    Ok(Exit::Ok)
+    Ok(())
 }
 
 /// That addresses to listen on have a port, before anything is opened.
@@ -184,6 +201,9 @@ fn not_opened(data: &Path, error: &BrokerOpenError) -> Failure {
         BrokerOpenError::Journal(OpenError::Log(LogError::Locked { .. })) => {
             failure.hint("another server uses this folder; choose another with --data DIR")
         }
+        BrokerOpenError::Journal(
+            OpenError::Log(LogError::Io { .. } | LogError::ReadOnly { .. }) | OpenError::Blobs(_),
+        ) => failure.hint("check the path, its permissions and the disk; or --data DIR"),
         BrokerOpenError::Journal(_) => {
             let folder = data.display();
             failure.hint(format!("examine it, without changing it: gapless doctor --data {folder}"))
@@ -196,14 +216,36 @@ fn not_opened(data: &Path, error: &BrokerOpenError) -> Failure {
 fn tell_opened(opened: &Opened) {
     if let Some(torn) = &opened.torn {
         let (frame, place) = (torn.at.0, &torn.place);
-        tracing::warn!(frame, place, "the log had an unfinished end, which was cut");
+        tracing::warn!(
+            frame,
+            place,
+            "the log ended in an unfinished or damaged frame, which was cut; what a crash left \
+             there was not acknowledged as flushed, what the disk damaged later may have been"
+        );
+    }
+    if let Some((manifest, why)) = &opened.passed_over {
+        tracing::warn!(manifest, why, "a manifest is damaged; its copy was used, nothing is lost");
+    }
+    if let Some((blob, why)) = &opened.checkpoint_restored {
+        tracing::warn!(blob, why, "a copy of the checkpoint was written again, nothing is lost");
     }
     for (index, why) in &opened.indexes_rebuilt {
-        tracing::warn!(index, why, "an index was made anew");
+        tracing::warn!(index, why, "an index was rebuilt");
+    }
+    for blob in &opened.foreign {
+        tracing::warn!(blob, "this looks like a part of another store; it was left alone");
+    }
+    for blob in &opened.orphans {
+        tracing::info!(blob, "left by a crash and not needed; it was deleted");
     }
     if !opened.clean && !opened.created {
-        let frames = opened.frames_replayed;
-        tracing::info!(frames, "the last end was unclean; what was acknowledged is here");
+        let (frames, torn) = (opened.frames_replayed, opened.torn.is_some());
+        match torn {
+            true => tracing::info!(frames, "the last end was unclean; the log was replayed"),
+            false => {
+                tracing::info!(frames, "the last end was unclean; what was acknowledged is here");
+            }
+        }
     }
 }
 

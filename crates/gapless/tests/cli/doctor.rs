@@ -89,7 +89,7 @@ fn a_lost_index_is_made_anew_only_when_asked() {
     let ran = doctor(&server.data(), &[]).exits(3);
     ran.shows("can be made good without loss").shows("gapless doctor --repair");
     assert!(!index.exists());
-    doctor(&server.data(), &["--repair"]).ok().shows("anew; nothing is lost");
+    doctor(&server.data(), &["--repair"]).ok().shows("rebuilt");
     assert!(index.exists());
     doctor(&server.data(), &[]).ok();
 }
@@ -177,4 +177,54 @@ fn c1_the_doctor_refuses_what_opening_refuses_although_every_file_is_whole() {
     ran.shows("damaged").shows(&refused.to_string()).shows("report this");
     doctor(&data, &["--repair", "--yes"]).exits(3).shows("nothing was repaired");
     assert_eq!(fs::read_dir(data.join("blobs")).unwrap().count(), before);
+}
+
+#[test]
+fn c3_a_folder_without_its_manifests_is_refused_and_nothing_in_it_is_touched() {
+    let server = stored();
+    let data = server.data();
+    for entry in fs::read_dir(data.join("blobs")).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("manifest-") {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let all = || -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        for folder in [data.clone(), data.join("blobs"), data.join("log")] {
+            for entry in
+                fs::read_dir(folder).unwrap().flatten().filter(|each| each.path().is_file())
+            {
+                found.push((entry.path(), fs::read(entry.path()).unwrap()));
+            }
+        }
+        found.sort();
+        found
+    };
+    let before = all();
+    let folder = data.display().to_string();
+    let serve = ["serve", "--data", &folder, "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    alone(&serve).exits(1).says("segment-").says("doctor");
+    doctor(&data, &[]).exits(3).shows("there is no manifest").shows("--rebuild");
+    assert!(all() == before, "something was touched");
+    // The same without the log: then it looked like an empty folder once.
+    fs::remove_dir_all(data.join("log")).unwrap();
+    alone(&serve).exits(1).says("segment-");
+    assert!(find_blob(&server, ".data").is_some(), "the messages are still there");
+}
+
+#[test]
+fn m3_a_store_without_manifests_is_rebuilt_with_everything_in_it() {
+    let server = stored();
+    let data = server.data();
+    doctor(&data, &["--rebuild"]).exits(1).says("nothing to rebuild");
+    for entry in fs::read_dir(data.join("blobs")).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("manifest-") {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    doctor(&data, &["--rebuild"]).ok().shows("none of it is lost").shows("1 topics");
+    let broker = Broker::open(BrokerOptions::new(&data)).unwrap();
+    let topic = gapless_core::TopicName::parse("t").unwrap();
+    assert_eq!(broker.describe_topic(&topic).unwrap().next, gapless_core::Seq(3001));
+    broker.close().unwrap();
 }

@@ -158,3 +158,78 @@ fn a_low_limit_of_open_files_is_raised_as_far_as_the_system_allows() {
     server.signal("INT");
     assert_eq!(server.wait(), Some(0));
 }
+
+#[test]
+fn a_start_that_fails_leaves_the_store_as_clean_as_it_was() {
+    let (mut server, other) = (Server::start(), Server::start());
+    server.run(&["pub", "t", "a", "--create"]).ok();
+    assert_eq!(server.stop(), Some(0));
+    let data = server.data().display().to_string();
+    let taken = other.address().to_owned();
+    let serve = ["serve", "--data", &data, "--http", "127.0.0.1:0", "--listen", &taken];
+    alone(&serve).exits(1).says(&taken);
+    let report = alone(&["doctor", "--data", &data]).ok();
+    assert!(!report.out.join("\n").contains("was not closed"), "{report:#?}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_opened_is_told_with_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    let serve = |data: &str| {
+        alone(&["serve", "--data", data, "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0"])
+    };
+    let ran = serve(file.to_str().unwrap()).exits(1);
+    let ran = ran.says("Not a directory").says("check the path");
+    assert!(!ran.err.contains("doctor"), "{}", ran.err);
+    serve("/proc/nope/data").exits(1).says("No such file or directory");
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    alone(&["doctor", "--data", file.to_str().unwrap()]).exits(1).says("Not a directory");
+}
+
+#[test]
+fn m4_only_the_owner_may_read_what_a_server_creates() {
+    use std::os::unix::fs::PermissionsExt;
+    let modes = |server: &Server| -> Vec<u32> {
+        let mut folders = vec![server.data()];
+        let mut modes = Vec::new();
+        while let Some(folder) = folders.pop() {
+            modes.push(std::fs::metadata(&folder).unwrap().permissions().mode());
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => modes.push(std::fs::metadata(path).unwrap().permissions().mode()),
+                }
+            }
+        }
+        modes
+    };
+    let server = Server::start();
+    server.run(&["pub", "t", "a", "--create"]).ok();
+    let found = modes(&server);
+    assert!(found.len() > 6, "the socket is among them");
+    assert!(found.iter().all(|mode| mode & 0o077 == 0), "{found:?}");
+    let shared = Server::with(&["permissions=group"]);
+    let found = modes(&shared);
+    assert!(found.iter().all(|mode| mode & 0o007 == 0 && mode & 0o060 == 0o060), "{found:?}");
+}
+
+#[test]
+fn m4_a_folder_that_others_may_read_is_left_and_warned_about() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut server = Server::start();
+    assert_eq!(server.stop(), Some(0));
+    std::fs::set_permissions(server.data(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let data = server.data().display().to_string();
+    let mut command = gapless();
+    command.args(["serve", "--data", &data, "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
+    let mut again = Running::start(&mut command);
+    again.err.until("others on this machine may read the data folder");
+    again.out.until("is ready");
+    again.signal("TERM");
+    assert_eq!(again.wait(), Some(0));
+    let mode = std::fs::metadata(server.data()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o755);
+}

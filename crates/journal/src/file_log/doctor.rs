@@ -6,7 +6,8 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use super::{Analysis, FileLog, reader::Reader, scan::scan};
+use super::{Analysis, FileLog, io_error, reader::Reader, scan::scan};
+use crate::frame::{FrameMarks, HEADER_BYTES, Header, Parsed, Secret, parse};
 use crate::log::{Floor, LogError, LogReader, Lsn, Torn};
 
 /// What is in a log, as found without changing it.
@@ -96,6 +97,51 @@ impl FileLog {
                 Ok(Box::new(Reader::new(&analysis, kept)))
             }
         }
+    }
+
+    /// Learns from the beginnings of the files, where no message can lie, which marks the frames
+    /// of this log have, for who has lost the manifest; `known` says that the secret is known.
+    pub(crate) fn learn_marks(&self, known: bool) -> Result<FrameMarks, LogError> {
+        let mut marks = self.marks;
+        if known {
+            return Ok(marks);
+        }
+        let mut secret: Option<Header> = None;
+        for file in self.files(true)?.iter().filter(|file| file.bytes > 0) {
+            let mut start = [0; HEADER_BYTES];
+            let read = file.file.read_exact_at(&mut start, 0);
+            read.map_err(|source| io_error("read", &file.name(), source))?;
+            if let Parsed::Header(header, _) = parse(&start, &marks)
+                && header.mark != marks.public
+                && secret.is_none_or(|other| header.lsn < other.lsn)
+            {
+                secret = Some(header);
+            }
+        }
+        // Those before the first file that begins with it may have either mark.
+        if let Some(header) = secret {
+            marks.secret = Secret::new(header.mark);
+            marks.secret_from = Some(header.lsn);
+        }
+        Ok(marks)
+    }
+
+    /// The first frame of the run that ends with the newest one, however much of it was trimmed:
+    /// for who has lost the manifest.
+    pub(crate) fn last_run(&self) -> Result<Option<Lsn>, LogError> {
+        let scan = scan(self.files(true)?, self.wanted(Lsn::FIRST, false))?;
+        let whole: Vec<&super::Found> = scan.found.iter().filter(|found| found.whole).collect();
+        // Sorted by lsn; of several with one lsn the highest term comes first.
+        let Some(newest) = whole.last().map(|found| found.header.lsn) else { return Ok(None) };
+        let Some(mut at) = whole.iter().position(|found| found.header.lsn == newest) else {
+            return Ok(None);
+        };
+        while let Some(before) = whole[..at].iter().rposition(|found| {
+            found.header.lsn == whole[at].header.lsn.before() && found.crc == whole[at].header.link
+        }) {
+            at = before;
+        }
+        Ok(Some(whole[at].header.lsn))
     }
 
     /// Forgets all frames from `at` on, for ever, and says what that was. Needs the lock.
