@@ -14,6 +14,7 @@ pub(crate) mod live;
 pub(crate) mod memory;
 pub(crate) mod mixed;
 pub(crate) mod open;
+pub(crate) mod outbox;
 pub(crate) mod pace;
 pub(crate) mod publish;
 pub(crate) mod store;

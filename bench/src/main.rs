@@ -17,7 +17,7 @@ use gapless_core::Durability;
 
 use benches::all::{self, Plan};
 use benches::store::Result;
-use benches::{create, follow, groups, history, http, memory, mixed, open, publish, wire};
+use benches::{create, follow, groups, history, http, memory, mixed, open, outbox, publish, wire};
 
 /// No store of a bench is larger: a slip of the keyboard above it.
 const GIGABYTES_MAX: f64 = 1000.0;
@@ -65,7 +65,9 @@ enum Bench {
     Http(HttpArgs),
     /// Working off a keyed group's backlog: rate, and CPU time of a message.
     Groups(GroupsArgs),
-    /// Every bench but `compare`, `create`, `groups` and `http`.
+    /// From PostgreSQL into topics, beside what PostgreSQL can do at best.
+    Outbox(OutboxArgs),
+    /// Every bench but `outbox`, `compare`, `create`, `groups` and `http`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -110,6 +112,19 @@ struct CreateArgs {
     /// How many topics each case makes.
     #[arg(long, default_value_t = 20_000)]
     topics: usize,
+}
+
+#[derive(Args)]
+struct OutboxArgs {
+    /// A database without an outbox: it gets one, which is removed at the end.
+    #[arg(long)]
+    dsn: String,
+    /// How many rows flow into a topic.
+    #[arg(long, default_value_t = 200_000)]
+    rows: u64,
+    /// Seconds for each case of writers, at most 10.
+    #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+    seconds: f64,
 }
 
 #[derive(Args)]
@@ -276,6 +291,10 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         Bench::Disk(args) => hardware::report(dir, args.seconds)?,
         Bench::Publish(args) => publish::run(dir, &args.options())?,
         Bench::Create(args) => create::run(dir, create::Options { topics: args.topics })?,
+        Bench::Outbox(args) => {
+            let (dsn, rows, seconds) = (args.dsn.clone(), args.rows, args.seconds);
+            outbox::run(dir, &outbox::Options { dsn, rows, seconds })?
+        }
         Bench::Follow(args) => follow::run(dir, &args.options())?,
         Bench::History(args) => history::run(dir, &args.options())?,
         Bench::Open(args) => open::run(dir, (args.gigabytes * GIGABYTE) as u64)?,

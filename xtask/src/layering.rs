@@ -31,7 +31,17 @@ const LAYERS: &[(&str, May)] = &[
     ("gapless-broker", May::Know(&["gapless-journal", "gapless-core"])),
     ("gapless-client", May::Know(&["gapless-protocol", "gapless-core"])),
     ("gapless-jobs", May::Know(&["gapless-broker", "gapless-core"])),
-    ("gapless-outbox", May::Know(&["gapless-broker", "gapless-core"])),
+    ("gapless-outbox", May::Know(&["gapless-core"])),
+    (
+        "gapless-relay",
+        May::Know(&[
+            "gapless-outbox",
+            "gapless-broker",
+            "gapless-client",
+            "gapless-journal",
+            "gapless-core",
+        ]),
+    ),
     ("gapless-cluster", May::Know(&["gapless-broker", "gapless-protocol", "gapless-core"])),
     (
         "gapless-doors",

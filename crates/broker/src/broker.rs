@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::topic::Input;
-use gapless_core::{Epoch, Position, PubSubError, SystemDefaults, Timestamp, TopicName};
+use gapless_core::{
+    Epoch, ExpectCell, Position, PubSubError, SystemDefaults, Timestamp, TopicName,
+};
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
@@ -402,6 +404,16 @@ impl Inner {
             }
         }
         (count, bytes)
+    }
+
+    /// Whether all these cells are as expected.
+    pub(crate) fn cells_are(&self, expected: &[(Bytes, ExpectCell)]) -> bool {
+        if expected.is_empty() {
+            return true;
+        }
+        let cells = lock(&self.cells);
+        let value = |name: &Bytes| cells.get(name).and_then(|(value, _)| value.as_deref());
+        expected.iter().all(|(name, expect)| expect.holds(value(name)))
     }
 
     pub(crate) fn set_cell(&self, name: &Bytes, value: Option<&Bytes>, as_of: Position) {

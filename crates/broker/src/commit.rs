@@ -12,9 +12,9 @@ use gapless_core::batch::put_varint;
 use gapless_core::entry::ENTRY_HEADER_BYTES;
 use gapless_core::group::Input as GroupInput;
 use gapless_core::{
-    Accepted, Batch, Durability, Entry, EntryHeader, EntryKind, Expect, Position, PubSubError,
-    PublishAck, PublishOptions, Records, RejectReason, Resolved, Seq, Timestamp, TopicId,
-    TopicName, TotalLimit, resolve,
+    Accepted, Batch, Durability, Entry, EntryHeader, EntryKind, Expect, ExpectCell, Position,
+    PubSubError, PublishAck, PublishOptions, Records, RejectReason, Resolved, Seq, Timestamp,
+    TopicId, TopicName, TotalLimit, resolve,
 };
 use gapless_journal::{Append, ReadError, Sink, checksum};
 use smallvec::SmallVec;
@@ -101,15 +101,24 @@ impl Inner {
             let name = parts[0].cell.name.clone();
             return self.reject(&name, RejectReason::InvalidPayload);
         }
-        if let Some(reason) = self.check_cells(&atomic.cells) {
+        if let Some(reason) = self.check_cells(&atomic) {
             return self.reject(&cells_name(), reason);
         }
         self.commit(&mut parts, &atomic, options)
     }
 
-    fn check_cells(&self, cells: &[(Bytes, Option<Bytes>)]) -> Option<RejectReason> {
+    fn check_cells(&self, atomic: &Atomic) -> Option<RejectReason> {
         let max = self.limits.cell_bytes_max;
+        let cells = &atomic.cells;
         for (name, value) in cells {
+            let conditional = atomic
+                .expected
+                .iter()
+                .any(|(known, expect)| known == name && *expect != ExpectCell::Anything);
+            // What a part of the system keeps under such a name is never overwritten unseen.
+            if name.starts_with(SYSTEM_CELLS) && !conditional && !atomic.system {
+                return Some(RejectReason::NotAuthorised);
+            }
             let bytes = value.as_ref().map_or(0, Bytes::len).max(name.len());
             if bytes > max {
                 return Some(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 });
@@ -269,6 +278,12 @@ impl Inner {
                 });
             }
         };
+        // Cells change only here, with the frame's lock held: so what is seen now holds until
+        // this step has changed it.
+        if !self.cells_are(&atomic.expected) {
+            drop((append, states));
+            return Tried::Done(self.reject(&cells_name(), RejectReason::ExpectedCell));
+        }
         let time = append.time(self.clock.now());
         let mut machines = Vec::new();
         let several = parts.len() > 1;
@@ -518,6 +533,10 @@ fn lock_groups(atomic: &Atomic) -> Option<LockedGroups<'_>> {
     }
     Some(LockedGroups { states, bytes, durability })
 }
+
+/// How the names of cells begin that parts of the system keep: they are written only on
+/// condition of what they were, or by a subsystem.
+const SYSTEM_CELLS: &[u8] = b"$";
 
 /// The longest change of a group that tells of one range.
 const SMALL_CHANGE_BYTES: usize = 64;

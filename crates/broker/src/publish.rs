@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::{
-    Durability, Expect, Lease, MemberId, Message, Position, PubSubError, PublishAck,
+    Durability, Expect, ExpectCell, Lease, MemberId, Message, Position, PubSubError, PublishAck,
     PublishOptions, Records, RecordsBuilder, RejectReason, Seq, TopicName,
 };
 use gapless_journal::Ticket;
@@ -187,6 +187,7 @@ pub(crate) fn poll_ticket(
 pub struct Atomic {
     pub(crate) parts: Vec<Part>,
     pub(crate) cells: Vec<(Bytes, Option<Bytes>)>,
+    pub(crate) expected: Vec<(Bytes, ExpectCell)>,
     pub(crate) delay_done: Option<(Arc<Cell>, Seq, bool)>,
     pub(crate) groups: Vec<(Arc<GroupCell>, GroupPart)>,
     /// Topics of the system may be written: a subsystem does it.
@@ -267,6 +268,14 @@ impl Atomic {
     #[must_use]
     pub fn set_cell(mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
         self.cells.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Makes all of this depend on what a cell is before it: if it is something else, nothing
+    /// is done, and the answer is [`RejectReason::ExpectedCell`].
+    #[must_use]
+    pub fn expect_cell(mut self, name: impl Into<Bytes>, expect: ExpectCell) -> Self {
+        self.expected.push((name.into(), expect));
         self
     }
 

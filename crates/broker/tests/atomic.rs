@@ -4,7 +4,10 @@ mod common;
 
 use common::*;
 use gapless_broker::{Atomic, Broker};
-use gapless_core::{Expect, Message, PublishOptions, RejectReason, Seq, TopicSettings, TotalLimit};
+use gapless_core::{
+    Expect, ExpectCell, Message, PublishAck, PublishOptions, RejectReason, Seq, TopicSettings,
+    TotalLimit,
+};
 use gapless_journal::faulty::CrashKind;
 
 fn two_topics(broker: &Broker) {
@@ -194,4 +197,65 @@ fn h1_all_cells_together_have_a_limit_in_bytes_which_holds_after_a_restart() {
     assert_eq!(reason(set(&broker, "c", 200)), full);
     broker.commit(Atomic::new().remove_cell("a"), &plain).wait().unwrap();
     accepted(set(&broker, "c", 200));
+}
+
+fn rejected(ack: &PublishAck) -> RejectReason {
+    *ack.rejected().expect("it is refused")
+}
+
+#[test]
+fn b10_a_step_on_condition_of_a_cell_happens_only_while_the_cell_is_so() {
+    let world = World::new(9);
+    let broker = world.open();
+    two_topics(&broker);
+    let plain = PublishOptions::default();
+    let step = |expect: ExpectCell, value: &'static str| {
+        let atomic = Atomic::new().publish(&name("a"), &[Message::new(value)]);
+        let atomic = atomic.expect_cell("$relay", expect).set_cell("$relay", value);
+        broker.commit(atomic, &plain).wait().unwrap()
+    };
+    accepted(step(ExpectCell::Absent, "1"));
+    assert_eq!(rejected(&step(ExpectCell::Absent, "2")), RejectReason::ExpectedCell);
+    assert_eq!(rejected(&step(ExpectCell::Value("0".into()), "2")), RejectReason::ExpectedCell);
+    accepted(step(ExpectCell::Value("1".into()), "2"));
+    assert_eq!(lasts(&broker).0, 2, "what was refused wrote nothing");
+    assert_eq!(broker.cell(b"$relay").as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn b10_of_many_steps_on_one_condition_exactly_one_happens() {
+    let world = World::new(10);
+    let broker = world.open();
+    two_topics(&broker);
+    let plain = PublishOptions::default();
+    for round in 0..50_u32 {
+        let old = broker.cell(b"$relay").map_or(ExpectCell::Absent, ExpectCell::Value);
+        let won: usize = std::thread::scope(|scope| {
+            let tries: Vec<_> = (0..4_u32)
+                .map(|relay| {
+                    let (broker, old) = (&broker, old.clone());
+                    let atomic = Atomic::new()
+                        .publish(&name("a"), &[Message::new(format!("{round} {relay}"))])
+                        .expect_cell("$relay", old)
+                        .set_cell("$relay", format!("{round} {relay}"));
+                    scope.spawn(move || {
+                        broker.commit(atomic, &plain).wait().unwrap().accepted().is_some()
+                    })
+                })
+                .collect();
+            tries.into_iter().map(|each| usize::from(each.join().unwrap())).sum()
+        });
+        assert_eq!(won, 1, "round {round}");
+    }
+    assert_eq!(lasts(&broker).0, 50);
+}
+
+#[test]
+fn b10_a_cell_of_the_system_is_never_written_without_a_condition() {
+    let world = World::new(11);
+    let broker = world.open();
+    let plain = PublishOptions::default();
+    let plainly = broker.commit(Atomic::new().set_cell("$relay", "1"), &plain).wait().unwrap();
+    assert_eq!(rejected(&plainly), RejectReason::NotAuthorised);
+    assert_eq!(broker.cell(b"$relay"), None);
 }

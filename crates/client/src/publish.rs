@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::{
-    Durability, Expect, Fate, Message, Position, PublishOptions, Records, RecordsBuilder,
-    RejectReason, Seq, Timestamp, TopicName,
+    Durability, Expect, ExpectCell, Fate, Message, Position, PublishOptions, Records,
+    RecordsBuilder, RejectReason, Seq, Timestamp, TopicName,
 };
 use gapless_protocol::{
     CellWrite, Commit, CommitPart, EncodeError, FrameError, FrameLimit, PartAccepted, PartAck,
@@ -184,14 +184,29 @@ impl Atomic {
     /// Sets a small named value.
     #[must_use]
     pub fn cell(mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
-        self.cells.push(CellWrite { name: name.into(), value: Some(value.into()) });
+        let (name, value) = (name.into(), Some(value.into()));
+        self.cells.push(CellWrite { name, value, expect: ExpectCell::Anything });
+        self
+    }
+
+    /// Sets a small named value, on condition that it is as expected: otherwise nothing of all
+    /// is done, and the answer is [`RejectReason::ExpectedCell`].
+    #[must_use]
+    pub fn cell_if(
+        mut self,
+        name: impl Into<Bytes>,
+        expect: ExpectCell,
+        value: impl Into<Bytes>,
+    ) -> Self {
+        self.cells.push(CellWrite { name: name.into(), value: Some(value.into()), expect });
         self
     }
 
     /// Removes a small named value.
     #[must_use]
     pub fn remove_cell(mut self, name: impl Into<Bytes>) -> Self {
-        self.cells.push(CellWrite { name: name.into(), value: None });
+        let expect = ExpectCell::Anything;
+        self.cells.push(CellWrite { name: name.into(), value: None, expect });
         self
     }
 

@@ -117,6 +117,9 @@ pub enum RejectReason {
     /// One of the messages to be acked in the same step is not with this member any more.
     #[error("a lease is lost: the message went to another member or is done; do not repeat")]
     LeaseLost,
+    /// A cell is not what the step expected.
+    #[error("a cell has another value than the expected one: read it and decide again")]
+    ExpectedCell,
     /// A total that the server keeps in memory would go beyond its limit.
     #[error("{limit} ({max}) is reached: remove what is not needed, or raise it")]
     LimitReached {
@@ -259,6 +262,7 @@ numbered! {
         12 NotDurable,
         13 LeaseLost,
         14 LimitReached,
+        15 ExpectedCell,
     }
     PubSubError {
         100 NotStarted,

@@ -29,6 +29,7 @@ pub mod message;
 pub mod name;
 pub mod openings;
 pub mod options;
+pub mod outbox;
 pub mod pattern;
 pub mod ranges;
 pub mod reach;
@@ -62,7 +63,7 @@ pub use local::{Delivery, Local, LocalLimits, SubscriberId};
 pub use message::{Message, MessageError};
 pub use name::{NAME_BYTES_MAX, NameError, TopicName};
 pub use options::{
-    DeliveryPolicy, Durability, Expect, PartitionBehavior, PublishOptions, Resolved,
+    DeliveryPolicy, Durability, Expect, ExpectCell, PartitionBehavior, PublishOptions, Resolved,
     SystemDefaults, TopicDefaults, resolve,
 };
 pub use pattern::{Pattern, PatternError};

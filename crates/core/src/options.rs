@@ -5,6 +5,8 @@
 //!
 //! What a topic is (its storage, retention and so on) is in `settings.rs`.
 
+use bytes::Bytes;
+
 use crate::id::Seq;
 
 /// How safe a message is. Ordered: a greater one includes the smaller ones.
@@ -81,6 +83,29 @@ pub enum Expect {
     TopicLast(Seq),
     /// The last seq of the message's key is this one.
     KeyLast(Seq),
+}
+
+/// What a cell must be for a step to happen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ExpectCell {
+    /// Whatever it is.
+    #[default]
+    Anything,
+    /// It must not be there.
+    Absent,
+    /// It must have this value.
+    Value(Bytes),
+}
+
+impl ExpectCell {
+    /// Whether a cell of this value, or its absence, is what is expected.
+    pub fn holds(&self, value: Option<&[u8]>) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Absent => value.is_none(),
+            Self::Value(expected) => value == Some(&expected[..]),
+        }
+    }
 }
 
 /// What one publish asks for; whatever is `None` is left to the topic.

@@ -355,3 +355,24 @@ fn closing_the_door_ends_the_streams_of_viewers() {
         while viewer.stream.next_or_end().is_some() {}
     }
 }
+
+#[test]
+fn b6_the_state_of_the_outbox_is_shown_as_it_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = gapless_broker::BrokerOptions::new(folder.path().join("data"));
+    let broker = Broker::open(options).expect("a broker");
+    let runtime = gapless_doors::runtime().expect("a runtime");
+    let http = gapless_doors::http::HttpOptions::default();
+    let mut door = runtime
+        .block_on(gapless_doors::http::HttpDoor::listen(http, "127.0.0.1:0"))
+        .expect("a door");
+    let (tell, told) = tokio::sync::watch::channel(json!({ "safe_seq": 7 }));
+    door.outbox(told);
+    runtime.block_on(async { door.serve(broker.clone(), None) });
+    let address = door.address();
+    let server = Server { runtime, broker, door: Some(door), address, folder };
+    assert_eq!(state(&server, "?show=outbox")["outbox"]["safe_seq"], 7);
+    tell.send_replace(json!({ "safe_seq": 8 }));
+    assert_eq!(state(&server, "")["outbox"]["safe_seq"], 8);
+    assert_eq!(state(&quick(), "?show=outbox")["outbox"], Value::Null, "there is none");
+}

@@ -149,7 +149,11 @@ fn questions() -> Vec<Verb> {
     let commit = Commit {
         options: PublishOptions::default(),
         parts: vec![CommitPart { topic: name("abused"), expect: None, records: records(&two) }],
-        cells: vec![CellWrite { name: "cell".into(), value: Some("v".into()) }],
+        cells: vec![CellWrite {
+            name: "cell".into(),
+            value: Some("v".into()),
+            expect: ExpectCell::Anything,
+        }],
     };
     let topic = || name("abused");
     let nowhere = Token { epoch: gapless_core::Epoch(0), position: Position(0) };

@@ -258,7 +258,11 @@ fn f3_more_delayed_messages_and_cells_than_allowed_are_rejected_at_once() {
     let reached = |limit| RejectReason::LimitReached { limit, max: 1 };
     assert_eq!(rejected(&peer.ask(delayed)), reached(TotalLimit::Delayed));
     let cell = |name: &'static str| Commit {
-        cells: vec![CellWrite { name: name.into(), value: Some("1".into()) }],
+        cells: vec![CellWrite {
+            name: name.into(),
+            value: Some("1".into()),
+            expect: ExpectCell::Anything,
+        }],
         ..Commit::default()
     };
     accepted(&peer.ask(cell("one")));
@@ -280,7 +284,11 @@ fn f2_a_commit_is_all_or_nothing_with_its_cells() {
     let commit = |expect| Commit {
         options: PublishOptions::default(),
         parts: vec![part("left", expect, 2), part("right", None, 1)],
-        cells: vec![CellWrite { name: "cursor".into(), value: Some("7".into()) }],
+        cells: vec![CellWrite {
+            name: "cursor".into(),
+            value: Some("7".into()),
+            expect: ExpectCell::Anything,
+        }],
     };
     let cell = |name: &'static str| CellRead { name: name.into() };
     let wrong = peer.ask(commit(Some(Expect::TopicLast(Seq(5)))));
@@ -295,7 +303,7 @@ fn f2_a_commit_is_all_or_nothing_with_its_cells() {
     assert_eq!((left.accepted.last, right.accepted.last), (Seq(2), Seq(1)));
     assert_eq!(peer.ask(cell("cursor")), Verb::from(CellValue { value: Some("7".into()) }));
     let only = Commit {
-        cells: vec![CellWrite { name: "cursor".into(), value: None }],
+        cells: vec![CellWrite { name: "cursor".into(), value: None, expect: ExpectCell::Anything }],
         ..Commit::default()
     };
     assert_eq!(accepted(&peer.ask(only)).accepted.first, Seq(0));

@@ -80,6 +80,14 @@ keys! {
         refused, and may hold some without getting on while it is short";
     "limits.write_timeout_ms" = "120000", "how long a client may take nothing of what is sent to it \
         before its connection is ended; it can resume";
+    "outbox.dsn" = "", "PostgreSQL database whose outbox is moved into topics; empty for none";
+    "outbox.password_file" = "", "file whose first line is the password for it; empty for \
+        PGPASSWORD";
+    "outbox.ca_file" = "", "certificates (PEM) it is verified with; empty for the system's";
+    "outbox.schema" = "gapless", "schema of the outbox";
+    "outbox.name" = "relay", "name under which the offset is kept";
+    "outbox.topic_prefix" = "", "what comes before the topic of a row";
+    "outbox.create_topics" = "false", "whether topics that do not exist are created: true or false";
     "durability" = "flushed", "default durability: memory, written or flushed";
 }
 

@@ -84,6 +84,7 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Topic(options) => cmd::topic::run(options, global, out),
         Command::Group(options) => cmd::group::run(options, global, out),
         Command::Dlq(options) => cmd::dlq::run(options, global, out),
+        Command::Outbox(options) => cmd::outbox::run(options, &configuration(global)?, global, out),
         Command::Cancel(options) => cmd::cancel::run(&options, global, out),
         Command::Clients(_) => cmd::clients::run(global, out),
         Command::Events(options) => cmd::events::run(&options, global, out),

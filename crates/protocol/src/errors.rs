@@ -70,6 +70,7 @@ errors! {
     12 NotDurable DidNotHappen "the topic is volatile, and what was asked for needs a durable one",
     13 LeaseLost DidNotHappen "a message to be acked is not with this member any more: do not repeat",
     14 LimitReached DidNotHappen "a total that the server keeps in memory is at its limit",
+    15 ExpectedCell DidNotHappen "a cell has another value than the expected one: read it and decide again",
 
     100 NotStarted DidNotHappen "the broker is not started",
     101 Stopped DidNotHappen "the broker is stopped",

@@ -40,6 +40,7 @@ pub use frame::{
     Decoder, FRAME_BYTES_MAX, FRAME_BYTES_MIN, FRAME_HEAD_BYTES, Frame, FrameError, FrameLimit,
     Head, Ids, SUBJECT_BYTES_MAX,
 };
+pub use gapless_core::ExpectCell;
 pub use gapless_core::{GroupTotals, LetterFilter, Token};
 pub use kind::{Kind, Side};
 pub use pack::{cut_leased, cut_messages};

@@ -1,5 +1,6 @@
 //! The machines as the golden scripts drive them: words in, words out.
 
+mod fence;
 mod group;
 mod link;
 mod sweep;
@@ -9,6 +10,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use gapless_core::outbox::fence::Fence;
 use gapless_core::{
     Amount, Batcher, BatcherLimits, Credit, Cursor, DedupWindow, Expect, FailReason, GapReason,
     Group, Link, Seq, Start, Subscriber, Sweep, Timestamp, Topic, View, batcher, credit, cursor,
@@ -25,6 +27,7 @@ pub(crate) enum Machine {
     Link(Link),
     Group(Box<Group>),
     Sweep(Box<Sweep>),
+    Fence(Fence),
 }
 
 /// The `name=value` words of a command.
@@ -127,6 +130,7 @@ impl Machine {
             "link" => Self::Link(link::new(&words)),
             "group" => Self::Group(Box::new(group::new(&words))),
             "sweep" => Self::Sweep(Box::new(sweep::new(&words))),
+            "fence" => Self::Fence(Fence::new(words.number("safe"))),
             other => panic!("no machine {other}"),
         }
     }
@@ -147,6 +151,7 @@ impl Machine {
             Self::Link(machine) => link::run(machine, now, verb, &words),
             Self::Group(machine) => group::run(machine, now, verb, &words),
             Self::Sweep(machine) => sweep::run(machine, now, verb, &words),
+            Self::Fence(machine) => fence::run(machine, now, verb, &words),
         }));
         result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

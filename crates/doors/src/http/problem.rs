@@ -259,7 +259,7 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::NoSubscribers
         | ErrorCode::NotDurable
         | ErrorCode::LeaseLost => StatusCode::CONFLICT,
-        ErrorCode::ExpectedSeq => StatusCode::PRECONDITION_FAILED,
+        ErrorCode::ExpectedSeq | ErrorCode::ExpectedCell => StatusCode::PRECONDITION_FAILED,
         ErrorCode::TooLarge | ErrorCode::FrameTooLarge | ErrorCode::BodyTooLarge => {
             StatusCode::PAYLOAD_TOO_LARGE
         }

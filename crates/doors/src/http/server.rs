@@ -15,6 +15,7 @@ use gapless_core::Timestamp;
 use gapless_protocol::ErrorCode;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -119,6 +120,7 @@ pub struct HttpDoor {
     neighbours: Vec<(&'static str, Sessions)>,
     /// Who is connected here.
     sessions: Sessions,
+    outbox: Option<watch::Receiver<Value>>,
 }
 
 /// What is answered: little until the broker is there, then everything.
@@ -159,6 +161,7 @@ impl HttpDoor {
             chores,
             neighbours,
             sessions: Sessions::default(),
+            outbox: None,
         })
     }
 
@@ -168,6 +171,12 @@ impl HttpDoor {
         self.sessions = native.sessions().neighbour();
         native.list_beside(self.sessions.clone());
         self.neighbours.push(("native", native.sessions()));
+    }
+
+    /// Shows the state of the outbox that this process moves, as JSON, on the page too. To be
+    /// said before [`HttpDoor::serve`].
+    pub fn outbox(&mut self, state: watch::Receiver<Value>) {
+        self.outbox = Some(state);
     }
 
     /// Serves this broker from now on, in the runtime that this is called in. `metrics` is
@@ -180,7 +189,12 @@ impl HttpDoor {
         let shared = Shared {
             since,
             sessions,
-            sampler: Sampler::new(broker.clone(), doors, &self.options, self.closing.clone()),
+            sampler: Sampler::new(
+                broker.clone(),
+                (doors, self.outbox.take()),
+                &self.options,
+                self.closing.clone(),
+            ),
             members: groups::Members::new(since),
             durable: durable::Streams::open(&broker),
             broker,

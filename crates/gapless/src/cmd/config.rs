@@ -27,7 +27,7 @@ pub(crate) struct ConfigOptions {
 pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) -> Done {
     if let Some(name) = &options.key {
         let key = Config::key(name)?;
-        let value = config.text(key.name);
+        let value = shown(key, config);
         let json = value_json(config, key);
         if out.json {
             out.json_line(&json)?;
@@ -56,18 +56,34 @@ fn number(text: &str) -> Option<i64> {
 }
 
 fn value_json(config: &Config, key: &Key) -> Value {
-    let (text, source) = (config.text(key.name), config.source(key.name).to_string());
-    let value = number(text).map_or_else(|| text.into(), Value::from);
+    let (text, source) = (shown(key, config), config.source(key.name).to_string());
+    let value = number(&text).map_or_else(|| text.into(), Value::from);
     json!({ "value": value, "source": source })
+}
+
+/// The value of a key, without the password that a connection string may have in it.
+fn shown(key: &Key, config: &Config) -> String {
+    let text = config.text(key.name);
+    if key.name != "outbox.dsn" {
+        return text.to_owned();
+    }
+    if let Some((before, after)) = text.split_once("://")
+        && let Some((who, rest)) = after.split_once('@')
+    {
+        let user = who.split(':').next().unwrap_or_default();
+        return format!("{before}://{user}@{rest}");
+    }
+    let words = text.split_whitespace().filter(|word| !word.starts_with("password"));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Every key as a line of TOML, and a comment.
 fn lines(config: &Config) -> impl Iterator<Item = (String, String)> {
     KEYS.iter().map(|key| {
-        let text = config.text(key.name);
-        let value = match number(text) {
+        let text = shown(key, config);
+        let value = match number(&text) {
             Some(number) => number.to_string(),
-            None => toml::Value::String(text.to_owned()).to_string(),
+            None => toml::Value::String(text).to_string(),
         };
         let comment = format!("# {}; {}", config.source(key.name), key.help);
         (format!("{} = {value}", key.name), comment)
@@ -77,6 +93,16 @@ fn lines(config: &Config) -> impl Iterator<Item = (String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_in_a_connection_string_is_not_shown() {
+        for dsn in ["postgres://a:geheim@h/d", "host=h password=geheim user=a"] {
+            let config =
+                Config::load(None, std::iter::empty(), &[format!("outbox.dsn={dsn}")]).unwrap();
+            let text: String = lines(&config).map(|(setting, _)| setting).collect();
+            assert!(text.contains("outbox.dsn") && !text.contains("geheim"), "{text}");
+        }
+    }
 
     #[test]
     fn what_is_printed_is_a_configuration_file() {

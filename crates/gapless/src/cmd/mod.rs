@@ -10,6 +10,10 @@ pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod group;
+pub(crate) mod outbox;
+pub(crate) mod outbox_consume;
+pub(crate) mod outbox_run;
+pub(crate) mod outbox_status;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod stats;
@@ -37,7 +41,7 @@ First steps:
 
 Every command explains itself with examples: gapless help pub";
 
-/// Pub/sub, durable topics and consumer groups, with no gap.
+/// Pub/sub, durable topics, consumer groups and outbox, with no gap.
 ///
 /// Without a command, `serve` is run.
 #[derive(Debug, Parser)]
@@ -116,6 +120,7 @@ pub(crate) enum Command {
     Topic(topic::TopicOptions),
     Group(group::GroupOptions),
     Dlq(dlq::DlqOptions),
+    Outbox(outbox::OutboxOptions),
     Cancel(cancel::CancelOptions),
     Clients(clients::ClientsOptions),
     Events(events::EventsOptions),
@@ -129,7 +134,11 @@ pub(crate) enum Command {
 impl Command {
     /// What is logged unless somebody says otherwise.
     pub(crate) fn log_level(&self) -> &'static str {
-        if matches!(self, Self::Serve(_)) { "info" } else { "error" }
+        match self {
+            Self::Serve(_) => "info",
+            Self::Outbox(_) => "warn",
+            _ => "error",
+        }
     }
 }
 

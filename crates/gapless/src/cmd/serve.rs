@@ -14,6 +14,7 @@ use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
 use serde_json::json;
 
+use super::outbox_run::Beside;
 use crate::config::{Config, ConfigError, Source};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
@@ -124,7 +125,11 @@ async fn serve_open(
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
+    let outbox = Beside::start(config, &broker)?;
     if let Some(http) = &mut http {
+        if let Some(outbox) = &outbox {
+            http.outbox(outbox.state.clone());
+        }
         http.beside(&door);
         http.serve(broker.clone(), Some(metrics));
     }
@@ -157,6 +162,9 @@ async fn serve_open(
     out.flush()?;
     interrupt.came().await;
     tracing::info!("stopping: connections get a moment to finish");
+    if let Some(outbox) = outbox {
+        outbox.stop().await;
+    }
     if let Some(http) = http {
         http.close().await;
     }

@@ -186,6 +186,7 @@ impl Rejection {
                     None => return Ok(Self::Other { code, detail }),
                 }
             }
+            15 => RejectReason::ExpectedCell,
             code => return Ok(Self::Other { code, detail }),
         };
         fields.finish()?;

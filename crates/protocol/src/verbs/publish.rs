@@ -11,8 +11,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::batch::{put_varint, take_bytes, take_varint};
 use gapless_core::message::{HEADER_BYTES_MAX, HEADERS_MAX, ID_BYTES_MAX, KEY_BYTES_MAX, TTL_MAX};
 use gapless_core::{
-    DeliveryPolicy, Durability, Expect, MessageError, PartitionBehavior, Position, PublishOptions,
-    Record, Records, Timestamp, TopicName,
+    DeliveryPolicy, Durability, Expect, ExpectCell, MessageError, PartitionBehavior, Position,
+    PublishOptions, Record, Records, Timestamp, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
@@ -38,6 +38,16 @@ mod has {
     pub(super) const EXPECT_KEY: u16 = 32;
     pub(super) const NOT_BEFORE: u16 = 64;
     pub(super) const ALL: u16 = 127;
+}
+
+/// Bits that say what follows the name of a cell.
+mod cell {
+    /// Its new value; without it the cell is removed.
+    pub(super) const VALUE: u8 = 1;
+    /// It must not be there.
+    pub(super) const EXPECTED: u8 = 2;
+    /// Its old value, which it must have.
+    pub(super) const EXPECTED_VALUE: u8 = 6;
 }
 
 /// Messages for one topic, to be accepted together or not at all. Answered by
@@ -110,6 +120,8 @@ pub struct CellWrite {
     pub name: Bytes,
     /// Its value; `None` removes it.
     pub value: Option<Bytes>,
+    /// What it must be before.
+    pub expect: ExpectCell,
 }
 
 impl Fields for Commit {
@@ -134,8 +146,18 @@ impl Fields for Commit {
         let mut cells = Vec::with_capacity(count);
         for _ in 0..count {
             let name = payload.bytes("cell name")?;
-            let value = if payload.flag("cell")? { Some(payload.bytes("cell")?) } else { None };
-            cells.push(CellWrite { name, value });
+            let flags = payload.u8("cell")?;
+            let value = match flags & cell::VALUE {
+                0 => None,
+                _ => Some(payload.bytes("cell")?),
+            };
+            let expect = match flags & !cell::VALUE {
+                0 => ExpectCell::Anything,
+                cell::EXPECTED => ExpectCell::Absent,
+                cell::EXPECTED_VALUE => ExpectCell::Value(payload.bytes("cell")?),
+                _ => return Err(VerbError::Value { field: "cell" }),
+            };
+            cells.push(CellWrite { name, value, expect });
         }
         Ok(Self { options, parts, cells })
     }
@@ -161,8 +183,16 @@ impl Fields for Commit {
         put_varint(out, self.cells.len() as u64);
         for cell in &self.cells {
             put_bytes(out, &cell.name);
-            out.put_u8(u8::from(cell.value.is_some()));
+            let expected = match cell.expect {
+                ExpectCell::Anything => 0,
+                ExpectCell::Absent => cell::EXPECTED,
+                ExpectCell::Value(_) => cell::EXPECTED_VALUE,
+            };
+            out.put_u8(expected | if cell.value.is_some() { cell::VALUE } else { 0 });
             if let Some(value) = &cell.value {
+                put_bytes(out, value);
+            }
+            if let ExpectCell::Value(value) = &cell.expect {
                 put_bytes(out, value);
             }
         }

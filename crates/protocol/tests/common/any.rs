@@ -240,8 +240,13 @@ pub(crate) fn commit() -> impl Strategy<Value = Commit> {
         expect,
         records,
     });
-    let cell = (vec(any::<u8>(), 1..20), option::of(bytes(30)))
-        .prop_map(|(name, value)| CellWrite { name: name.into(), value });
+    let expect = prop_oneof![
+        Just(ExpectCell::Anything),
+        Just(ExpectCell::Absent),
+        bytes(30).prop_map(ExpectCell::Value),
+    ];
+    let cell = (vec(any::<u8>(), 1..20), option::of(bytes(30)), expect)
+        .prop_map(|(name, value, expect)| CellWrite { name: name.into(), value, expect });
     (options(), vec(part, 0..4), vec(cell, 1..4)).prop_map(|(options, parts, cells)| {
         let options = PublishOptions { expect: None, ..options };
         Commit { options, parts, cells }

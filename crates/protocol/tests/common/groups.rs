@@ -117,7 +117,11 @@ pub(crate) fn all() -> Vec<(&'static str, Verb)> {
     let commit = Commit {
         options: PublishOptions { durability: Some(Durability::Flushed), ..Default::default() },
         parts: vec![part],
-        cells: vec![CellWrite { name: "total".into(), value: Some("12".into()) }],
+        cells: vec![CellWrite {
+            name: "total".into(),
+            value: Some("12".into()),
+            expect: ExpectCell::Anything,
+        }],
     };
     let filter = LetterFilter {
         from: Some(Seq(1)),

@@ -224,7 +224,13 @@ pub(crate) fn commit(v: &Commit) -> Value {
     };
     let cell = |cell: &CellWrite| {
         let value = cell.value.as_ref().map(|value| hex(value));
-        json!({ "name": hex(&cell.name), "value": value })
+        let mut shown = json!({ "name": hex(&cell.name), "value": value });
+        match &cell.expect {
+            ExpectCell::Anything => {}
+            ExpectCell::Absent => shown["expect"] = json!("absent"),
+            ExpectCell::Value(value) => shown["expect"] = json!(hex(value)),
+        }
+        shown
     };
     json!({
         "options": options(&v.options), "parts": v.parts.iter().map(part).collect::<Vec<_>>(),

@@ -248,11 +248,23 @@ fn publishing() -> Vec<(&'static str, Verb)> {
             },
         ],
         cells: vec![
-            CellWrite { name: "cursor".into(), value: Some(Bytes::from_static(&[42, 0])) },
-            CellWrite { name: "old".into(), value: None },
+            CellWrite {
+                name: "cursor".into(),
+                value: Some(Bytes::from_static(&[42, 0])),
+                expect: ExpectCell::Anything,
+            },
+            CellWrite { name: "old".into(), value: None, expect: ExpectCell::Anything },
         ],
     };
     let cells_only = Commit { parts: Vec::new(), ..commit.clone() };
+    let old = ExpectCell::Value(Bytes::from_static(&[41, 0]));
+    let conditional = Commit {
+        cells: vec![
+            CellWrite { expect: old, ..commit.cells[0].clone() },
+            CellWrite { expect: ExpectCell::Absent, name: "new".into(), value: Some("1".into()) },
+        ],
+        ..cells_only.clone()
+    };
     let part =
         |accepted, count| PartAck::Accepted(PartAccepted { accepted, count, known: Known::None });
     let two = PublishAck {
@@ -284,6 +296,7 @@ fn publishing() -> Vec<(&'static str, Verb)> {
         ("publish-ack-rejected-by-a-newer-server", reject(other)),
         ("commit", commit.into()),
         ("commit-of-cells", cells_only.into()),
+        ("commit-of-cells-on-condition", conditional.into()),
         ("publish-ack-of-a-commit", two.into()),
         (
             "publish-ack-of-a-commit-of-cells",

@@ -51,6 +51,9 @@ pub(crate) fn document(
     if view.clients {
         parts.insert("subscribers".into(), clients(broker, sampling, view));
     }
+    if view.outbox {
+        parts.insert("outbox".into(), sampler.outbox());
+    }
     if view.events {
         parts.insert("events".into(), events(sampling));
     }

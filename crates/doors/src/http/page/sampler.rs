@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gapless_broker::Broker;
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use crate::http::options::HttpOptions;
@@ -21,6 +22,8 @@ const REST: u32 = 20;
 pub(crate) struct Sampler {
     broker: Broker,
     doors: Vec<(&'static str, Sessions)>,
+    /// How the outbox stands that this process moves, if it moves one.
+    outbox: Option<watch::Receiver<Value>>,
     interval: Duration,
     linger: Duration,
     sampling: Mutex<Sampling>,
@@ -63,13 +66,14 @@ impl Drop for Viewer {
 impl Sampler {
     pub(crate) fn new(
         broker: Broker,
-        doors: Vec<(&'static str, Sessions)>,
+        (doors, outbox): (Vec<(&'static str, Sessions)>, Option<watch::Receiver<Value>>),
         options: &HttpOptions,
         closing: watch::Receiver<bool>,
     ) -> Arc<Self> {
         Arc::new(Self {
             broker,
             doors,
+            outbox,
             interval: options.sample_interval,
             linger: options.sample_linger,
             sampling: Mutex::default(),
@@ -87,6 +91,11 @@ impl Sampler {
     /// What was seen last. Not for holding long.
     pub(crate) fn sampling(&self) -> MutexGuard<'_, Sampling> {
         self.sampling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the outbox stands; null without one.
+    pub(crate) fn outbox(&self) -> Value {
+        self.outbox.as_ref().map_or(Value::Null, |state| state.borrow().clone())
     }
 
     /// How many look now.

@@ -63,6 +63,7 @@ pub(crate) struct View {
     pub(crate) clients: bool,
     pub(crate) events: bool,
     pub(crate) groups: bool,
+    pub(crate) outbox: bool,
     pub(crate) topic: Option<String>,
     pub(crate) group: Option<TopicName>,
     pub(crate) filter: Filter,
@@ -83,6 +84,7 @@ impl ViewQuery {
             clients: self.show.is_none(),
             events: self.show.is_none(),
             groups: self.show.is_none(),
+            outbox: self.show.is_none(),
             topic: self.topic,
             group: self.group.as_deref().map(group).transpose()?,
             filter: filter(self.filter.as_deref().unwrap_or_default())?,
@@ -98,9 +100,10 @@ impl ViewQuery {
                 "subscribers" => view.clients = true,
                 "events" => view.events = true,
                 "groups" => view.groups = true,
+                "outbox" => view.outbox = true,
                 "" => {}
                 _ => {
-                    let wanted = "overview, topics, subscribers, groups, events";
+                    let wanted = "overview, topics, subscribers, groups, outbox, events";
                     return Err(bad("show", part, wanted));
                 }
             }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
 use gapless_broker::{Atomic, Broker, CreatingTopic, Publishing};
-use gapless_core::{PubSubError, PublishAck, RejectReason};
+use gapless_core::{ExpectCell, PubSubError, PublishAck, RejectReason};
 use gapless_protocol::{
     Commit, Frame, FrameLimit, GroupStep, Ids, Publish, PublishAck as AckVerb, PublishRun, Verb,
 };
@@ -162,6 +162,9 @@ impl Connection {
             atomic = atomic.publish_records(&part.topic, part.records, part.expect);
         }
         for cell in commit.cells {
+            if cell.expect != ExpectCell::Anything {
+                atomic = atomic.expect_cell(cell.name.clone(), cell.expect);
+            }
             atomic = match cell.value {
                 Some(value) => atomic.set_cell(cell.name, value),
                 None => atomic.remove_cell(cell.name),

@@ -12,9 +12,10 @@ import * as topic from "./views/topic.js";
 import * as subscribers from "./views/subscribers.js";
 import * as groups from "./views/groups.js";
 import * as group from "./views/group.js";
+import * as outbox from "./views/outbox.js";
 import * as events from "./views/events.js";
 
-const views = { "": overview, topics, topic, subscribers, groups, group, events };
+const views = { "": overview, topics, topic, subscribers, groups, group, outbox, events };
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
