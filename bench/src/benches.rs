@@ -17,6 +17,7 @@ pub(crate) mod open;
 pub(crate) mod outbox;
 pub(crate) mod pace;
 pub(crate) mod publish;
+pub(crate) mod stalls;
 pub(crate) mod store;
 pub(crate) mod window;
 pub(crate) mod wire;

@@ -17,12 +17,16 @@ use gapless_core::Durability;
 
 use benches::all::{self, Plan};
 use benches::store::Result;
-use benches::{create, follow, groups, history, http, memory, mixed, open, outbox, publish, wire};
+use benches::{create, follow, groups, history, http, memory, mixed, open, outbox, publish};
+use benches::{stalls, wire};
 
 /// No store of a bench is larger: a slip of the keyboard above it.
 const GIGABYTES_MAX: f64 = 1000.0;
 
 const GIGABYTE: f64 = 1e9;
+
+/// What is seen once in a while needs longer to be measured than a rate.
+const LONG_SECONDS_MAX: f64 = 600.0;
 
 /// Measures gapless, and the machine it runs on.
 #[derive(Parser)]
@@ -45,6 +49,8 @@ enum Bench {
     Disk(DiskOptions),
     /// Publishing: one at a time, many in flight, many threads.
     Publish(PublishArgs),
+    /// The longest time without an ack under full load.
+    Stalls(StallsArgs),
     /// Making topics: all at once, many in flight, many threads.
     Create(CreateArgs),
     /// Following live: messages delivered, and how late.
@@ -105,6 +111,19 @@ struct PublishArgs {
     /// Only 1,000 in flight of this durability (memory, written, flushed): for a profiler.
     #[arg(long, value_parser = parse_durability)]
     only_in_flight: Option<Durability>,
+}
+
+#[derive(Args)]
+struct StallsArgs {
+    /// Seconds for each case, at most 600.
+    #[arg(long, default_value_t = 10.0, value_parser = parse_long_seconds)]
+    seconds: f64,
+    /// Only cases whose names contain this, such as `flushed, 128 B`.
+    #[arg(long)]
+    only: Option<String>,
+    /// How much of the topic is kept: what is older goes.
+    #[arg(long, default_value_t = 4.0, value_parser = parse_gigabytes)]
+    gigabytes: f64,
 }
 
 #[derive(Args)]
@@ -290,6 +309,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
     let table = match bench {
         Bench::Disk(args) => hardware::report(dir, args.seconds)?,
         Bench::Publish(args) => publish::run(dir, &args.options())?,
+        Bench::Stalls(args) => stalls::run(dir, &args.options())?,
         Bench::Create(args) => create::run(dir, create::Options { topics: args.topics })?,
         Bench::Outbox(args) => {
             let (dsn, rows, seconds) = (args.dsn.clone(), args.rows, args.seconds);
@@ -325,6 +345,16 @@ impl PublishArgs {
             bytes_max: (self.gigabytes * GIGABYTE) as u64,
             sizes: self.sizes.clone(),
             only_in_flight: self.only_in_flight,
+        }
+    }
+}
+
+impl StallsArgs {
+    fn options(&self) -> stalls::Options {
+        stalls::Options {
+            seconds: self.seconds,
+            only: self.only.clone(),
+            kept_bytes: (self.gigabytes * GIGABYTE) as u64,
         }
     }
 }
@@ -396,6 +426,14 @@ fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
     Err(format!("more than 0 and at most {} seconds", hardware::SECONDS_MAX))
 }
 
+fn parse_long_seconds(text: &str) -> std::result::Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if seconds > 0.0 && seconds <= LONG_SECONDS_MAX {
+        return Ok(seconds);
+    }
+    Err(format!("more than 0 and at most {LONG_SECONDS_MAX} seconds"))
+}
+
 fn parse_gigabytes(text: &str) -> std::result::Result<f64, String> {
     let gigabytes: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if gigabytes > 0.0 && gigabytes <= GIGABYTES_MAX {
@@ -435,7 +473,7 @@ mod tests {
     fn every_bench_is_understood_by_its_defaults() {
         let benches = [
             "disk", "publish", "create", "follow", "history", "open", "memory", "mixed", "wire",
-            "compare", "http", "groups", "all",
+            "compare", "http", "groups", "stalls", "all",
         ];
         for bench in benches {
             assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");

@@ -28,6 +28,8 @@ pub(crate) struct Window<'a> {
     unpark: Arc<Unpark>,
     /// Times a publish was refused and had to go again.
     pub(crate) retries: u64,
+    /// Publishes that were acknowledged.
+    pub(crate) acked: u64,
 }
 
 struct Unpark {
@@ -53,6 +55,7 @@ impl<'a> Window<'a> {
             waker: Waker::from(Arc::clone(&unpark)),
             unpark,
             retries: 0,
+            acked: 0,
         }
     }
 
@@ -97,7 +100,10 @@ impl<'a> Window<'a> {
         let mut context = Context::from_waker(&self.waker);
         loop {
             match Pin::new(&mut oldest).poll(&mut context) {
-                Poll::Ready(ack) => return check(&ack?),
+                Poll::Ready(ack) => {
+                    self.acked += 1;
+                    return check(&ack?);
+                }
                 Poll::Pending => thread::park(),
             }
         }
@@ -111,6 +117,7 @@ impl<'a> Window<'a> {
                 Poll::Ready(ack) => check(&ack?)?,
                 Poll::Pending => break,
             }
+            self.acked += 1;
             self.in_flight.pop_front();
         }
         Ok(())
