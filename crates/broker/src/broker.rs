@@ -150,6 +150,8 @@ pub(crate) struct Inner {
     pub(crate) keeping: Mutex<()>,
     closed: AtomicBool,
     pub(crate) failure_told: AtomicBool,
+    /// How many steps back of the time were told.
+    pub(crate) clock_steps_told: AtomicU64,
     opened: Opened,
     /// How many publishes there were.
     pub(crate) published: AtomicU64,
@@ -225,6 +227,7 @@ impl Broker {
             keeping: Mutex::new(()),
             closed: AtomicBool::new(false),
             failure_told: AtomicBool::new(false),
+            clock_steps_told: AtomicU64::new(0),
             opened,
             published: AtomicU64::new(0),
         });

@@ -51,6 +51,11 @@ impl ManualClock {
         Self { ms: AtomicU64::new(now.0) }
     }
 
+    /// Sets the clock, also to an earlier time. Here that moves the monotonic time too.
+    pub fn set(&self, now: Timestamp) {
+        self.ms.store(now.0, Ordering::Relaxed);
+    }
+
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.ms.fetch_add(by.as_millis() as u64, Ordering::Relaxed);

@@ -115,6 +115,11 @@ impl Inner {
         self.metrics.delayed.set(self.delayed_len() as f64);
         self.metrics.volatile_bytes.set(self.volatile_bytes.load(Ordering::Relaxed) as f64);
         self.metrics.cell_bytes.set(self.cell_bytes.load(Ordering::Relaxed) as f64);
-        self.metrics.journal(&self.journal.stats());
+        let stats = self.journal.stats();
+        let steps = stats.time_steps_back;
+        if self.clock_steps_told.swap(steps, Ordering::Relaxed) < steps {
+            self.emit("clock.stepped-back", &[("steps", steps.into())]);
+        }
+        self.metrics.journal(&stats);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gapless_core::{Batch, Position, Seq, Timestamp, TopicName};
+use gapless_core::{AHEAD_MAX, Batch, Position, Seq, Timestamp, TopicName};
 use gapless_journal::{ReadError, without};
 
 use crate::broker::{Broker, Inner};
@@ -124,9 +124,12 @@ impl Inner {
         time: Timestamp,
     ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
         let (first, tail, evictions) = first_and_tail(cell);
+        // What a wrong clock has stamped is passed over, unless such a time is asked for.
+        let latest = self.clock.now().after(AHEAD_MAX).max(time);
         let mut found = None;
         if first < tail {
-            found = self.journal.find_time(cell.id, first, time)?.filter(|each| each.seq < tail);
+            let batch = self.journal.find_time(cell.id, first, (time, latest))?;
+            found = batch.filter(|each| each.seq < tail);
         }
         let in_segments = found.map(|batch| (batch.seq.max(first), batch.time));
         if found.is_some_and(|batch| batch.last_seq() < tail) {
@@ -141,7 +144,7 @@ impl Inner {
         if found.is_some() && state.batches().next().is_none_or(|batch| batch.time() >= time) {
             return Ok(in_segments);
         }
-        let found = state.batches().find(|batch| batch.time() >= time);
+        let found = state.batches().find(|batch| (time..=latest).contains(&batch.time()));
         Ok(found.map(|batch| (batch.first().max(state.first()), batch.time())))
     }
 

@@ -44,6 +44,7 @@ pub(crate) struct Metrics {
     segment_bytes: Gauge,
     recovery_waiting: Gauge,
     full: Gauge,
+    time_steps_back: Gauge,
 }
 
 fn total(name: &'static str, help: &'static str) -> Counter {
@@ -126,6 +127,10 @@ impl Default for Metrics {
                 "Reads of history that wait for a thread.",
             ),
             full: level("gapless_disk_full", "1 while the disk is full, else 0."),
+            time_steps_back: level(
+                "gapless_clock_steps_back",
+                "Times that the time stepped back by more than a minute.",
+            ),
         }
     }
 }
@@ -149,5 +154,6 @@ impl Metrics {
         self.segment_bytes.set(stats.segment_bytes as f64);
         self.recovery_waiting.set(stats.recovery_waiting as f64);
         self.full.set(f64::from(u8::from(stats.full)));
+        self.time_steps_back.set(stats.time_steps_back as f64);
     }
 }

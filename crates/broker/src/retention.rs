@@ -123,7 +123,15 @@ impl Inner {
             let Some(age) = state.settings.retention.age else { return Ok(()) };
             (age, state.oldest_time)
         };
-        if oldest.after(age) > now || oldest == Timestamp::NEVER {
+        if oldest == Timestamp::NEVER {
+            return Ok(());
+        }
+        if oldest.is_ahead_of(now) {
+            // A wrong clock stamped it. It is not kept for ever: its age counts from now.
+            cell.lock().oldest_time = now;
+            return Ok(());
+        }
+        if oldest.after(age) > now {
             return Ok(());
         }
         // The first that is younger than the age: accepted after this moment.

@@ -166,7 +166,9 @@ impl Topics {
         let is_due = |cell: &Arc<Cell>| {
             let state = cell.lock();
             let age = state.settings.retention.age;
-            age.is_some_and(|age| state.oldest_time.after(age) <= now)
+            let oldest = state.oldest_time;
+            let ahead = oldest != Timestamp::NEVER && oldest.is_ahead_of(now);
+            age.is_some_and(|age| ahead || oldest.after(age) <= now)
         };
         cells.filter(is_due).collect()
     }

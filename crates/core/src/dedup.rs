@@ -38,12 +38,26 @@ impl Dedup {
 
     /// Remembers an id. One that is there already is remembered anew, under its new seq.
     pub(crate) fn insert(&mut self, now: Timestamp, id: &[u8], seq: Seq) {
-        // A clock that went back must not break the order by age.
-        let newest = self.by_age.back().map_or(now, |(known, _)| known.time.max(now));
-        let known = Known { seq, time: newest };
+        // A clock that went back must not break the order by age; and one that was far ahead must
+        // not make ids last for ever.
+        let newest = self.by_age.back().map_or(now, |(known, _)| known.time);
+        if newest.is_ahead_of(now) {
+            self.bring_forward(now);
+        }
+        let known = Known { seq, time: newest.next(now) };
         let id: Arc<[u8]> = Arc::from(id);
         self.by_id.insert(Arc::clone(&id), known);
         self.by_age.push_back((known, id));
+    }
+
+    /// Lets what is remembered from a later time than `now` be from now.
+    fn bring_forward(&mut self, now: Timestamp) {
+        for known in self.by_id.values_mut() {
+            known.time = known.time.min(now);
+        }
+        for (known, _) in &mut self.by_age {
+            known.time = known.time.min(now);
+        }
     }
 
     /// Forgets what is past its age or too many.

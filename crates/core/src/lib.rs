@@ -76,7 +76,7 @@ pub use settings::{
 };
 pub use subscriber::{FailReason, Status, Subscriber};
 pub use sweep::Sweep;
-pub use time::Timestamp;
+pub use time::{AHEAD_MAX, Timestamp};
 pub use token::{Token, TokenError};
 pub use topic::{Topic, TopicStateError};
 pub use trie::{SubscribeError, SubscriptionIndex, UnsubscribeError};

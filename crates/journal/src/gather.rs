@@ -74,6 +74,7 @@ pub(crate) struct Gather {
     lsn: Lsn,
     next: Position,
     time: Timestamp,
+    steps_back: u64,
     required: Durability,
     freeing: bool,
     runs: Vec<Run>,
@@ -92,6 +93,7 @@ impl Gather {
             lsn,
             next,
             time,
+            steps_back: 0,
             required: Durability::Memory,
             freeing: false,
             runs: Vec::new(),
@@ -117,10 +119,22 @@ impl Gather {
         if self.arena.is_empty() { self.lsn.before() } else { self.lsn }
     }
 
-    /// Time never goes back in a journal, whatever the clock does.
+    /// The time for what is put next: it never goes back by little, whatever the clock does,
+    /// but follows a clock that was wrong by much (see `docs/adr/0014`).
     pub(crate) fn time(&mut self, now: Timestamp) -> Timestamp {
-        self.time = self.time.max(now);
-        self.time
+        let next = self.time.next(now);
+        if next < self.time {
+            let by = self.time.since(next);
+            tracing::warn!(?by, "the clock was ahead, or is behind: times step back to it");
+            self.steps_back += 1;
+        }
+        self.time = next;
+        next
+    }
+
+    /// The last time that was given, and how often times have stepped back.
+    pub(crate) fn last_time(&self) -> (Timestamp, u64) {
+        (self.time, self.steps_back)
     }
 
     /// Makes sure that `bytes` more fit into the open frame, closing it if they do not.

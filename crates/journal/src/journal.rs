@@ -132,6 +132,8 @@ pub struct JournalStats {
     pub recovery_waiting: u64,
     /// Whether the disk is full.
     pub full: bool,
+    /// How often times have stepped back by much, to follow the clock.
+    pub time_steps_back: u64,
 }
 
 #[derive(Debug, Default)]
@@ -178,7 +180,8 @@ impl Drop for Append<'_> {
 }
 
 impl Append<'_> {
-    /// The time that entries of this append get: `now`, but never less than an earlier one.
+    /// The time that entries of this append get: `now`, but not less than an earlier one unless
+    /// that is far ahead.
     pub fn time(&mut self, now: Timestamp) -> Timestamp {
         self.gather.time(now)
     }
@@ -528,7 +531,8 @@ impl Journal {
         history::latest_of_key(&self.inner.segments(), topic, hash)
     }
 
-    /// The first batch in segments, at or after `from`, that was accepted at `time` or later.
+    /// The first batch in segments, at or after `from`, that was accepted at `time` or later, but
+    /// not after `latest`: such a time was given by a clock that was wrong.
     /// A hole has the time of its last message.
     ///
     /// # Errors
@@ -537,10 +541,12 @@ impl Journal {
         &self,
         topic: TopicId,
         from: Seq,
-        time: Timestamp,
+        (time, latest): (Timestamp, Timestamp),
     ) -> Result<Option<EntryHeader>, ReadError> {
         let segments = self.inner.segments();
-        history::find_batch(&segments, topic, from, |run| run.time >= time)
+        history::find_batch(&segments, topic, from, |run| {
+            run.time >= time && (run.is_block || run.time <= latest)
+        })
     }
 
     /// The first seq in segments, at or after `from`, whose batch ends after `position`;
@@ -619,6 +625,7 @@ impl Journal {
             segment_bytes: segments.iter().map(|segment| segment.meta().bytes).sum(),
             recovery_waiting: inner.pool.waiting() as u64,
             full: inner.is_full(),
+            time_steps_back: lock(&inner.gather).last_time().1,
         }
     }
 

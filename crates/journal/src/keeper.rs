@@ -254,9 +254,9 @@ impl Inner {
         fresh: Fresh<'_>,
         unneeded: Vec<String>,
     ) -> Result<bool, KeepError> {
-        let mut gather = lock(&self.gather);
+        let gather = lock(&self.gather);
         next.last_position = gather.next_position().prev();
-        next.last_time = gather.time(Timestamp(0));
+        next.last_time = gather.last_time().0;
         drop(gather);
         next.log_end = self.marks.flushed();
         next.clean = false;
@@ -300,9 +300,9 @@ impl Inner {
     fn store_clean_manifest(&self) -> Result<(), KeepError> {
         let mut manifest = lock(&self.manifest);
         let mut next = manifest.clone();
-        let mut gather = lock(&self.gather);
+        let gather = lock(&self.gather);
         next.last_position = gather.next_position().prev();
-        next.last_time = gather.time(Timestamp(0));
+        next.last_time = gather.last_time().0;
         next.clean = gather.waiting_bytes() == 0;
         drop(gather);
         next.log_end = self.marks.flushed();
