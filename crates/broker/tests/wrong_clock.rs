@@ -97,7 +97,11 @@ fn m1_retention_by_age_removes_what_is_old_behind_a_message_from_the_future() {
         world.advance(DAY / 2);
         text(&broker, "t", "young");
         broker.turn();
-        assert_eq!(broker.describe_topic(&name("t")).unwrap().first, Seq(1), "nothing is a day old");
+        assert_eq!(
+            broker.describe_topic(&name("t")).unwrap().first,
+            Seq(1),
+            "nothing is a day old"
+        );
         world.advance(DAY / 2 + 1);
         broker.turn();
         let info = broker.describe_topic(&name("t")).unwrap();
@@ -149,7 +153,8 @@ fn m1_delayed_messages_come_when_the_clock_says_so() {
     broker.turn();
     assert_eq!(broker.describe_topic(&name("t")).unwrap().next, Seq(4));
     world.advance(1);
-    broker.turn();
+    // The first may only find that the log needs another file.
+    (0..2).for_each(|_| broker.turn());
     assert_eq!(broker.describe_topic(&name("t")).unwrap().next, Seq(5));
 }
 

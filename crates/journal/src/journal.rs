@@ -613,6 +613,10 @@ impl Journal {
         let inner = &self.inner;
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let segments = inner.segments();
+        let gather = lock(&inner.gather);
+        let (waiting_bytes, time_steps_back) =
+            (gather.waiting_bytes() as u64, gather.last_time().1);
+        drop(gather);
         JournalStats {
             frames: load(&inner.stats.frames),
             bytes: load(&inner.stats.bytes),
@@ -620,12 +624,12 @@ impl Journal {
             flush_time: Duration::from_micros(load(&inner.stats.flush_us)),
             flush_time_max: Duration::from_micros(load(&inner.stats.flush_us_max)),
             tail_bytes: lock(&inner.tail).memory_bytes(),
-            waiting_bytes: lock(&inner.gather).waiting_bytes() as u64,
+            waiting_bytes,
             segments: segments.len() as u64,
             segment_bytes: segments.iter().map(|segment| segment.meta().bytes).sum(),
             recovery_waiting: inner.pool.waiting() as u64,
             full: inner.is_full(),
-            time_steps_back: lock(&inner.gather).last_time().1,
+            time_steps_back,
         }
     }
 

@@ -395,7 +395,8 @@ fn times_bytes_and_positions_are_found() {
         let seq = Seq(index + 1);
         let time = Timestamp(start.0 + index * 10);
         for (from, at) in [(Seq(1), Timestamp(time.0 - 5)), (seq, Timestamp(0))] {
-            let found = store.journal.find_time(topic, from, (at, Timestamp::NEVER)).unwrap().unwrap();
+            let found =
+                store.journal.find_time(topic, from, (at, Timestamp::NEVER)).unwrap().unwrap();
             assert_eq!((found.seq, found.time), (seq, time));
         }
         assert_eq!(store.journal.bytes_of(topic, seq).unwrap(), bytes - index * each);
@@ -413,7 +414,10 @@ fn times_bytes_and_positions_are_found() {
     assert_eq!(store.journal.find_time(topic, Seq(1), (late, Timestamp::NEVER)).unwrap(), None);
     assert_eq!(store.journal.find_bytes(topic, Seq(1), bytes).unwrap(), None);
     assert_eq!(store.journal.find_position(topic, Seq(1), positions[59]).unwrap(), None);
-    assert_eq!(store.journal.find_time(TopicId(9), Seq(1), (Timestamp(0), Timestamp::NEVER)).unwrap(), None);
+    assert_eq!(
+        store.journal.find_time(TopicId(9), Seq(1), (Timestamp(0), Timestamp::NEVER)).unwrap(),
+        None
+    );
     assert_eq!(store.journal.bytes_of(TopicId(9), Seq(1)).unwrap(), 0);
 }
 

@@ -299,7 +299,9 @@ impl World {
             {
                 assert!((header.seq.0..=header.last_seq().0).contains(&wanted.seq));
             }
-            let found = journal.find_time(topic, floor, (wanted.time, Timestamp::NEVER)).expect("it can be read");
+            let found = journal
+                .find_time(topic, floor, (wanted.time, Timestamp::NEVER))
+                .expect("it can be read");
             if let Some(header) = found {
                 assert!(header.time >= wanted.time && header.seq.0 <= wanted.seq);
             }
