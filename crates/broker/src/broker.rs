@@ -369,7 +369,7 @@ impl Inner {
         self.journal.flush();
         match self.journal.failure() {
             Some(failure) => Err(unconfirmed(&failure)),
-            None if self.journal.is_full() => Err(PubSubError::StorageFull),
+            None if self.journal.is_blocked() => Err(PubSubError::StorageFull),
             None => Ok(()),
         }
     }
