@@ -30,7 +30,7 @@ const LAYERS: &[(&str, May)] = &[
     ("gapless-protocol", May::Know(&["gapless-core"])),
     ("gapless-broker", May::Know(&["gapless-journal", "gapless-core"])),
     ("gapless-client", May::Know(&["gapless-protocol", "gapless-core"])),
-    ("gapless-jobs", May::Know(&["gapless-broker", "gapless-core"])),
+    ("gapless-jobs", May::Know(&["gapless-broker", "gapless-protocol", "gapless-core"])),
     ("gapless-outbox", May::Know(&["gapless-core"])),
     (
         "gapless-relay",

@@ -244,8 +244,13 @@ impl Inner {
             }))
         };
         let volatile = topic.is_some_and(|cell| !cell.lock().is_durable());
-        let known = !volatile || token.position <= self.router.last_position();
-        if token.epoch != self.journal.epoch() || !known {
+        let known = if volatile {
+            // What is in memory only began with this opening.
+            token.epoch == self.journal.epoch() && token.position <= self.router.last_position()
+        } else {
+            self.journal.knows(token)
+        };
+        if !known {
             return (None, notice((NOTHING_SEEN, token.position)));
         }
         if volatile {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
-use gapless_broker::{Broker, Delivery, From, Token};
+use gapless_broker::{Broker, BrokerOptions, Delivery, From, Token};
 use gapless_core::{
     Compaction, Durability, Epoch, GapReason, Message, Position, PublishOptions, Seq, TopicSettings,
 };
@@ -277,6 +277,79 @@ fn d10_a_token_for_what_the_power_took_back_is_told_and_new_messages_are_not_mis
             assert_eq!(bodies(&all), ["new"], "seed {seed} {of}");
             let lost = gaps(&all).iter().any(|gap| gap.reason == GapReason::Epoch);
             assert_eq!(lost, kept < 20, "seed {seed} {of}: {kept} of 20 were kept");
+        }
+    }
+}
+
+/// The store is copied, goes on, and is then replaced by the copy, which goes on otherwise: the
+/// positions of the lost part are given to other messages.
+#[test]
+fn v9_a_token_from_after_the_copy_that_was_restored_is_told_and_not_obeyed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (live, copy) = (folder.path().join("live"), folder.path().join("copy"));
+    let open = || {
+        let mut options = BrokerOptions::new(&live);
+        options.threads = false;
+        Broker::open(options).expect("the store opens")
+    };
+    let publish_some = |broker: &Broker, text: &str, count: u64| {
+        for at in 0..count {
+            publish(broker, "t", &Message::new(format!("{text}{at}")));
+        }
+    };
+    let follow = |broker: &Broker, token: Token| {
+        let mut follower =
+            broker.subscribe(&pattern("t"), From::Token(token)).expect("it is there");
+        let deliveries = drain(&mut follower);
+        (deliveries, follower.token())
+    };
+    let broker = open();
+    broker.create_topic(&name("t"), TopicSettings::default()).expect("the store is well");
+    publish_some(&broker, "old", 5);
+    let beginning = Token { epoch: broker.epoch(), position: Position(0) };
+    let (_, before_the_copy) = follow(&broker, beginning);
+    broker.close().expect("it closes");
+    copy_folder(&live, &copy);
+    let broker = open();
+    publish_some(&broker, "lost", 10);
+    let (_, after_the_copy) = follow(&broker, before_the_copy);
+    broker.close().expect("it closes");
+
+    std::fs::remove_dir_all(&live).expect("it is there");
+    copy_folder(&copy, &live);
+    let broker = open();
+    publish_some(&broker, "new", 30);
+    let texts = |deliveries: &[Delivery]| -> Vec<String> {
+        let messages = deliveries.iter().filter_map(|delivery| match delivery {
+            Delivery::Messages(messages) => Some(messages),
+            _ => None,
+        });
+        let text = |each: gapless_broker::Delivered| {
+            String::from_utf8(each.message.body.expect("a body").to_vec()).expect("a text")
+        };
+        messages.flat_map(|messages| messages.iter().map(text).collect::<Vec<_>>()).collect()
+    };
+    let (deliveries, _) = follow(&broker, after_the_copy);
+    let gap = deliveries.iter().find_map(|delivery| match delivery {
+        Delivery::Gap(gap) => Some(gap.reason),
+        _ => None,
+    });
+    assert_eq!(gap, Some(GapReason::Epoch));
+    assert_eq!(texts(&deliveries).len(), 35, "all that is there, from the beginning");
+    // A token of the part that both have is obeyed.
+    let (deliveries, _) = follow(&broker, before_the_copy);
+    assert_eq!(texts(&deliveries).len(), 30);
+    assert!(deliveries.iter().all(|delivery| !matches!(delivery, Delivery::Gap(_))));
+}
+
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("it is there").flatten() {
+        let to = to.join(entry.file_name());
+        if entry.file_type().expect("a kind").is_dir() {
+            copy_folder(&entry.path(), &to);
+        } else if entry.file_type().expect("a kind").is_file() {
+            std::fs::copy(entry.path(), to).expect("it can be copied");
         }
     }
 }

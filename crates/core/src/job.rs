@@ -6,6 +6,7 @@
 //!
 //! - [`record`]: a job as it is written down.
 //! - [`leader`]: queues, credit, caps, leases, attempts, backoff, dead jobs, cancelling.
+//! - [`multi`]: a client of several leaders.
 //! - `turn`: whose turn it is, among executables and clients.
 //!
 //! Not here: arguments, files and results. The leader's shell keeps them in topics, by job id.
@@ -15,6 +16,7 @@ use core::fmt;
 use core::str::FromStr;
 
 pub mod leader;
+pub mod multi;
 pub mod record;
 mod turn;
 

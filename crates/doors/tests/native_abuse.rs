@@ -129,7 +129,7 @@ fn f3_every_kind_that_is_not_for_clients_is_refused_by_number_and_the_connection
     for kind in 0..=255_u8 {
         let expected = match Kind::from_number(kind) {
             None => ErrorCode::UnknownKind,
-            Some(known) if known.is_reserved() => ErrorCode::NotOffered,
+            Some(known) if known.is_of_jobs() => ErrorCode::NotOffered,
             Some(known) if !known.side().is_clients() => ErrorCode::UnexpectedKind,
             Some(_) => continue,
         };

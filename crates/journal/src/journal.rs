@@ -17,7 +17,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::entry::ENTRY_BYTES_MAX;
-use gapless_core::{Durability, EntryHeader, Epoch, Position, Records, Seq, Timestamp, TopicId};
+use gapless_core::openings::Openings;
+use gapless_core::{
+    Durability, EntryHeader, Epoch, Position, Records, Seq, Timestamp, Token, TopicId,
+};
 
 use crate::admission::{Admission, Use};
 use crate::blobs::Blobs;
@@ -55,6 +58,7 @@ pub struct Journal {
 pub(crate) struct Inner {
     pub(crate) options: JournalOptions,
     pub(crate) epoch: Epoch,
+    pub(crate) openings: Openings,
     pub(crate) marks: Arc<Marks>,
     pub(crate) gather: Mutex<Gather>,
     pub(crate) writer: Mutex<Box<dyn LogWriter>>,
@@ -319,9 +323,14 @@ pub enum TailRead {
 }
 
 impl Journal {
-    /// The store's own id.
+    /// The store's own id and that of this opening, as cursor tokens carry it.
     pub fn epoch(&self) -> Epoch {
-        self.inner.epoch
+        self.inner.openings.epoch()
+    }
+
+    /// Whether a token was created by this store, in the history that it still has.
+    pub fn knows(&self, token: Token) -> bool {
+        self.inner.openings.knows(token)
     }
 
     /// A place for an append of at most `bytes`, headers included.

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
+use gapless_core::openings::Opening;
 use gapless_core::{Position, Timestamp};
 
 use crate::blobs::{Blobs, Created};
@@ -82,6 +83,9 @@ pub struct Manifest {
     pub segments: Vec<SegmentMeta>,
     /// Positions that were skipped.
     pub jumps: Vec<Jump>,
+    /// The openings of the store that are remembered, oldest first; none in one that was
+    /// written before there were any.
+    pub openings: Vec<Opening>,
     /// What the frames of the log carry; `None` in a manifest of version 1.
     pub secret: Option<Secret>,
     /// The first frame that carries it.
@@ -105,6 +109,7 @@ impl Manifest {
             checkpoint: None,
             segments: Vec::new(),
             jumps: Vec::new(),
+            openings: Vec::new(),
             secret: Some(secret),
             secret_from: Lsn::FIRST,
         }
@@ -263,6 +268,13 @@ impl Manifest {
             out.put_u64_le(jump.last.0);
             out.put_u64_le(jump.next.0);
         }
+        if self.secret.is_some() {
+            out.put_u32_le(self.openings.len() as u32);
+            for opening in &self.openings {
+                out.put_u32_le(opening.id);
+                out.put_u64_le(opening.first.0);
+            }
+        }
         let crc = crc32c::crc32c(&out);
         out.put_u32_le(crc);
         out
@@ -315,6 +327,12 @@ impl Manifest {
         for _ in 0..rest.try_get_u32_le().map_err(short)? {
             let (last, next) = (Position(number(&mut rest)?), Position(number(&mut rest)?));
             manifest.jumps.push(Jump { last, next });
+        }
+        if version > 1 {
+            for _ in 0..rest.try_get_u32_le().map_err(short)? {
+                let id = rest.try_get_u32_le().map_err(short)?;
+                manifest.openings.push(Opening { id, first: Position(number(&mut rest)?) });
+            }
         }
         Ok(manifest)
     }
@@ -377,6 +395,7 @@ mod tests {
                 bytes: 512,
             }],
             jumps: vec![Jump { last: Position(3), next: Position(9) }],
+            openings: vec![Opening { id: 5, first: Position(1) }],
             clean: false,
             ..Manifest::fresh(1, Secret::new(0x1234))
         }

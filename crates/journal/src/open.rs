@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
 use bytes::Bytes;
+use gapless_core::openings::Openings;
 use gapless_core::{Entry, EntryKind, Epoch, Position, Timestamp};
 
 use crate::admission::{Admission, Use};
@@ -38,7 +39,8 @@ pub struct Parts {
     pub blobs: Arc<dyn Blobs>,
     /// Makes the log of the store whose frames have these marks.
     pub log: Box<dyn FnOnce(FrameMarks) -> Arc<dyn Log> + Send>,
-    /// The epoch to use if the store is new: a random number.
+    /// A random number: the epoch if the store is new, and in its lower half the id of this
+    /// opening.
     pub new_epoch: Epoch,
     /// What its frames carry if the store is new or has none yet: another random number.
     pub new_secret: Secret,
@@ -153,6 +155,11 @@ impl Journal {
             manifest.note_jump(jump);
             opened.jump = Some(jump);
         }
+        let mut openings = Openings::new(epoch, std::mem::take(&mut manifest.openings));
+        if !created {
+            openings.begin(parts.new_epoch.opening(), next);
+        }
+        manifest.openings = openings.list().to_vec();
         if manifest.secret.is_none() {
             manifest.secret = Some(parts.new_secret);
             manifest.secret_from = taken.next;
@@ -176,6 +183,7 @@ impl Journal {
         let gather = Gather::new(frame_bytes, taken.next, next, opened.last_time);
         let inner = Arc::new(Inner {
             epoch,
+            openings,
             marks,
             gather: Mutex::new(gather),
             append_bytes_max: append_bytes_max(taken.writer.frame_bytes_max()),

@@ -136,15 +136,20 @@ kinds! {
     92 GroupRole Server "Whether a member of an ordered group gets the messages, or stands by.",
     93 GroupGap Server "Messages of a group's source that are gone, and why.",
 
-    96 JobClientHello Client "Reserved: a client of jobs, with its cap.",
-    97 JobWorkerHello Client "Reserved: a worker, with its pattern.",
-    98 JobSubmit Client "Reserved: a job to be done.",
-    99 JobAssign Server "Reserved: a job for a worker.",
-    100 JobAck Both "Reserved: a job was taken, or done, with its result.",
-    101 JobResult Server "Reserved: the result of a job for its client.",
-    102 JobCancel Both "Reserved: a job is not wanted any more.",
-    103 JobProgress Both "Reserved: how far a job is.",
-    104 JobCredit Client "Reserved: how many jobs a worker would take.",
+    96 JobClientHello Client "A client of jobs, with its cap.",
+    97 JobWorkerHello Client "A worker, with its pattern.",
+    98 JobSubmit Client "A job to be done.",
+    99 JobAssign Server "A job for a worker.",
+    100 JobAck Both "What became of an attempt, with its result.",
+    101 JobResult Server "The result of a job for its client.",
+    102 JobCancel Both "A job is not wanted any more.",
+    103 JobProgress Both "How far a job is.",
+    104 JobCredit Client "How many more jobs a worker takes.",
+    105 JobWelcome Server "The answer to the hello of a client of jobs or a worker.",
+    106 JobAnswer Server "Whether what was asked about a job is done, or why not.",
+    107 JobRenew Client "The attempts that a worker is still at.",
+    108 JobWatch Client "The result of a job is wanted.",
+    109 JobRetry Client "A job that ended without success is to be tried again.",
 
     112 GroupCreate Client "Makes a group.",
     113 GroupConfigure Client "Gives a group other settings.",
@@ -165,8 +170,8 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether the number is only kept for later: no version has such a verb yet.
-    pub fn is_reserved(self) -> bool {
-        (Self::JobClientHello..=Self::JobCredit).contains(&self)
+    /// Whether it belongs to jobs, which speak JSON on connections of their own: no verb decodes it.
+    pub fn is_of_jobs(self) -> bool {
+        (Self::JobClientHello..=Self::JobRetry).contains(&self)
     }
 }

@@ -69,7 +69,7 @@ fn the_page_shows_every_kind() {
         .collect();
     assert_eq!(shown, is);
     for (row, kind) in rows.iter().zip(Kind::ALL) {
-        assert_eq!(row[3] == "reserved", kind.is_reserved(), "{}", kind.name());
+        assert_eq!(row[3] == "jobs", kind.is_of_jobs(), "{}", kind.name());
     }
 }
 

@@ -307,6 +307,11 @@ impl Leader {
         self.jobs.keys().copied()
     }
 
+    /// The connections that want the result of a job.
+    pub fn watchers(&self, job: JobId) -> &[Session] {
+        self.jobs.get(&job).map_or(&[], |known| &known.watchers)
+    }
+
     /// A word for where a job is.
     pub fn phase_name(&self, job: JobId) -> Option<&'static str> {
         self.jobs.get(&job).map(|known| match &known.phase {

@@ -22,7 +22,7 @@ impl Connection {
         // Whose kind it is comes before what is in it.
         if self.stage != Stage::New
             && let Some(kind) = Kind::from_number(frame.kind)
-            && !kind.is_reserved()
+            && !kind.is_of_jobs()
             && !kind.side().is_clients()
         {
             let why = format!("{} is the server's", kind.name());

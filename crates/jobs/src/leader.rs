@@ -1,0 +1,590 @@
+//! The task that owns the leader's machine.
+//!
+//! It takes what connections ask for, lets the machine decide, appends what changed, and only
+//! when that is durable sends what follows from it. Appends are pipelined: the machine goes on
+//! while earlier ones are being flushed, and answers leave in the order of their appends.
+//!
+//! If an append is refused, the machine is ahead of the journal. Then every connection is
+//! closed, and the leader starts again from what is stored: clients and workers come back and
+//! ask again, which is harmless by job id and attempt.
+//!
+//! Not here: sockets ([`crate::session`]) and rules (`gapless_core::job`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use gapless_broker::{Broker, BrokerState, Publishing};
+use gapless_core::job::leader::{
+    Closing, Counts, Effect, Input, Leader as Machine, Limits, Outcome, Session,
+};
+use gapless_core::job::record::{End, Record, Spec, Stage};
+use gapless_core::job::{JobId, Token};
+use gapless_core::{Pattern, PublishAck};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::JobsError;
+use crate::store::{Changes, Store};
+use crate::wire::{JobResult, Status};
+
+/// Most questions that wait for the leader's task, over all connections.
+const INBOX_MAX: usize = 4096;
+/// Most questions taken in one turn, and so into one append.
+const TURN_MAX: usize = 256;
+/// Most appends on their way to the disk at a time.
+const APPENDS_MAX: usize = 64;
+/// Most messages that wait for one connection. A connection that takes nothing is closed; what
+/// was for it can be asked for again.
+const OUT_MAX: usize = 8192;
+/// How long the leader waits after a failed append until it starts again.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+/// How a leader runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeaderOptions {
+    /// Times and limits of the machine.
+    pub limits: Limits,
+}
+
+/// What a connection asks of the leader.
+pub enum Ask {
+    /// A client is here.
+    Client {
+        /// Who it is.
+        name: Arc<str>,
+        /// How many of its jobs may run at a time.
+        cap: u32,
+        /// Its share beside others.
+        weight: u32,
+        /// Where what is for it goes.
+        out: mpsc::Sender<Tell>,
+    },
+    /// A worker is here.
+    Worker {
+        /// Who it is.
+        name: Arc<str>,
+        /// What it runs.
+        pattern: Pattern,
+        /// What it is still at.
+        running: Vec<Token>,
+        /// Where what is for it goes.
+        out: mpsc::Sender<Tell>,
+    },
+    /// The connection is gone.
+    Gone,
+    /// The worker takes more.
+    Credit(i32),
+    /// A job to be done, and the request as it is stored.
+    Submit(Box<Spec>, Bytes),
+    /// The result of a job is wanted.
+    Watch(JobId),
+    /// The worker is still at it.
+    Renew(Token),
+    /// Something the job wrote, for those who wait for it; it renews the lease too.
+    Progress(Token, Bytes),
+    /// What became of an attempt, and the result as it is stored.
+    Ack(Token, Outcome, Bytes),
+    /// The job is not wanted any more.
+    Cancel(JobId),
+    /// The job is to be tried again.
+    Retry(JobId),
+    /// How a job stands.
+    Describe(JobId, oneshot::Sender<Option<JobView>>),
+    /// How all jobs stand, at most this many.
+    List(usize, oneshot::Sender<Vec<JobView>>),
+    /// How many jobs are where.
+    Count(oneshot::Sender<Counts>),
+}
+
+/// What the leader tells a connection.
+#[derive(Debug)]
+pub enum Tell {
+    /// A submit is accepted.
+    Submitted {
+        /// Which job.
+        job: JobId,
+        /// Whether it was known before.
+        known: bool,
+    },
+    /// What was asked about this job is refused; nothing was changed.
+    Refused {
+        /// Which job.
+        job: JobId,
+        /// Why.
+        why: String,
+    },
+    /// A cancel or retry is done.
+    Done(JobId),
+    /// Run this, as the request says.
+    Assign(Token, Bytes),
+    /// Stop this.
+    Revoke(Token),
+    /// The lease goes on.
+    Renewed(Token),
+    /// The outcome counts.
+    Taken(Token),
+    /// The attempt does not count any more: stop it, and forget its outcome.
+    Stale(Token),
+    /// Something the job wrote.
+    Progress(JobId, Bytes),
+    /// The result.
+    Result(JobId, Bytes),
+    /// The connection ends, and why.
+    Close(&'static str),
+}
+
+/// A job as people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobView {
+    /// What is written down of it.
+    pub record: Record,
+    /// Where it is, in a word.
+    pub phase: &'static str,
+}
+
+/// The handle to a leader. Cloning it copies a pointer; the leader ends with the last one.
+#[derive(Clone)]
+pub struct Leader {
+    inbox: mpsc::Sender<(Session, Ask)>,
+    next_session: Arc<std::sync::atomic::AtomicU64>,
+    epoch: Arc<str>,
+    lease: Duration,
+}
+
+impl Leader {
+    /// Starts the leader: reads what is stored, and goes on with it.
+    ///
+    /// # Errors
+    /// When the topics of jobs cannot be created or read.
+    pub async fn start(broker: &Broker, options: LeaderOptions) -> Result<Self, JobsError> {
+        let (inbox, asks) = mpsc::channel(INBOX_MAX);
+        let opened = broker.clone();
+        let store = tokio::task::spawn_blocking(move || Store::open(&opened))
+            .await
+            .map_err(|_| JobsError::Stopped)??;
+        let mut task = Task {
+            broker: broker.clone(),
+            store,
+            options,
+            machine: Machine::new(options.limits),
+            outs: BTreeMap::new(),
+            appends: VecDeque::new(),
+        };
+        task.load().await?;
+        let leader = Self {
+            inbox,
+            next_session: Arc::default(),
+            // Without the opening: a worker goes on with its attempts when the leader is back.
+            epoch: format!("{:08x}", broker.epoch().store()).into(),
+            lease: options.limits.lease,
+        };
+        tokio::spawn(task.run(asks));
+        Ok(leader)
+    }
+
+    /// A number for a new connection.
+    pub fn new_session(&self) -> Session {
+        Session(1 + self.next_session.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// The store, as it stands in tokens of attempts.
+    pub fn epoch(&self) -> &str {
+        &self.epoch
+    }
+
+    /// How long a worker may be silent about an attempt.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// A channel for what the leader tells a connection.
+    pub fn channel() -> (mpsc::Sender<Tell>, mpsc::Receiver<Tell>) {
+        mpsc::channel(OUT_MAX)
+    }
+
+    /// Asks something for a connection; waits while too much waits already.
+    ///
+    /// # Errors
+    /// When the leader has stopped.
+    pub async fn ask(&self, session: Session, ask: Ask) -> Result<(), JobsError> {
+        self.inbox.send((session, ask)).await.map_err(|_| JobsError::Stopped)
+    }
+
+    /// How a job stands; `None` when it is not known.
+    ///
+    /// # Errors
+    /// When the leader has stopped.
+    pub async fn describe(&self, job: JobId) -> Result<Option<JobView>, JobsError> {
+        self.question(|answer| Ask::Describe(job, answer)).await
+    }
+
+    /// How jobs stand, at most this many.
+    ///
+    /// # Errors
+    /// When the leader has stopped.
+    pub async fn list(&self, most: usize) -> Result<Vec<JobView>, JobsError> {
+        self.question(|answer| Ask::List(most, answer)).await
+    }
+
+    /// How many jobs are where.
+    ///
+    /// # Errors
+    /// When the leader has stopped.
+    pub async fn counts(&self) -> Result<Counts, JobsError> {
+        self.question(Ask::Count).await
+    }
+
+    async fn question<T>(
+        &self,
+        ask: impl FnOnce(oneshot::Sender<T>) -> Ask,
+    ) -> Result<T, JobsError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Session(0), ask(answer)).await?;
+        answered.await.map_err(|_| JobsError::Stopped)
+    }
+}
+
+/// What waits for an append.
+struct Append {
+    publishing: Publishing,
+    effects: Vec<Effect>,
+    /// Requests and results that came with this turn, so that they need not be read again.
+    fresh: Fresh,
+}
+
+#[derive(Default)]
+struct Fresh {
+    requests: BTreeMap<JobId, Bytes>,
+    results: BTreeMap<JobId, Bytes>,
+}
+
+struct Task {
+    broker: Broker,
+    store: Store,
+    options: LeaderOptions,
+    machine: Machine,
+    outs: BTreeMap<Session, mpsc::Sender<Tell>>,
+    appends: VecDeque<Append>,
+}
+
+/// What one turn of the task gathers.
+#[derive(Default)]
+struct Turn {
+    effects: Vec<Effect>,
+    fresh: Fresh,
+}
+
+impl Task {
+    async fn load(&mut self) -> Result<(), JobsError> {
+        let records = self.store.load().await?;
+        self.machine = Machine::new(self.options.limits);
+        let (now, mut effects) = (self.broker.now(), Vec::new());
+        for record in records {
+            self.machine.step(now, Input::Restore(record), &mut effects);
+        }
+        let mut turn = Turn::default();
+        self.machine.step(now, Input::Restored, &mut turn.effects);
+        self.append(turn);
+        Ok(())
+    }
+
+    async fn run(mut self, mut asks: mpsc::Receiver<(Session, Ask)>) {
+        let mut taken = Vec::with_capacity(TURN_MAX);
+        loop {
+            let now = self.broker.now();
+            let due = self.machine.deadline().map(|at| at.since(now));
+            let room = self.appends.len() < APPENDS_MAX;
+            let failed = tokio::select! {
+                biased;
+                done = Self::next_append(&mut self.appends) => match done {
+                    Ok(append) => {
+                        self.carry_out(append);
+                        false
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "jobs: an append was refused, starting again");
+                        true
+                    }
+                },
+                count = asks.recv_many(&mut taken, TURN_MAX), if room => {
+                    if count == 0 {
+                        return;
+                    }
+                    let mut turn = Turn::default();
+                    for (session, ask) in taken.drain(..) {
+                        self.take(session, ask, &mut turn);
+                    }
+                    self.append(turn);
+                    false
+                }
+                () = sleep(due), if room && due.is_some() => {
+                    let mut turn = Turn::default();
+                    let now = self.broker.now();
+                    self.machine.step(now, Input::Tick, &mut turn.effects);
+                    self.append(turn);
+                    false
+                }
+            };
+            if failed && !self.start_again().await {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the oldest append; for ever if there is none.
+    async fn next_append(appends: &mut VecDeque<Append>) -> Result<Append, JobsError> {
+        let Some(first) = appends.front_mut() else { return std::future::pending().await };
+        match (&mut first.publishing).await? {
+            PublishAck::Rejected(reason) => Err(JobsError::Store(reason.to_string())),
+            PublishAck::Accepted(_) | PublishAck::Scheduled { .. } => {
+                Ok(appends.pop_front().expect("it was just looked at"))
+            }
+        }
+    }
+
+    /// Closes all connections and begins from what is stored, as often as it takes.
+    async fn start_again(&mut self) -> bool {
+        self.appends.clear();
+        for (_, out) in std::mem::take(&mut self.outs) {
+            let _ = out.try_send(Tell::Close("the leader starts again: come back"));
+        }
+        loop {
+            tokio::time::sleep(RESTART_PAUSE).await;
+            match self.load().await {
+                Ok(()) => return true,
+                Err(error) if self.broker.state() != BrokerState::Error => {
+                    tracing::warn!(%error, "jobs: cannot start again yet");
+                }
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn take(&mut self, session: Session, ask: Ask, turn: &mut Turn) {
+        let input = match ask {
+            Ask::Client { name, cap, weight, out } => {
+                self.outs.insert(session, out);
+                Input::Client { session, name, cap, weight }
+            }
+            Ask::Worker { name, pattern, running, out } => {
+                self.outs.insert(session, out);
+                Input::Worker { session, name, pattern, running }
+            }
+            Ask::Gone => {
+                self.outs.remove(&session);
+                Input::Gone(session)
+            }
+            // From a connection that was closed: it has to introduce itself again.
+            _ if session != Session(0) && !self.outs.contains_key(&session) => return,
+            Ask::Credit(more) => Input::Credit(session, more),
+            Ask::Submit(spec, request) => {
+                turn.fresh.requests.insert(spec.id, request);
+                Input::Submit(session, Arc::from(spec))
+            }
+            Ask::Watch(job) => Input::Watch(session, job),
+            Ask::Renew(token) => Input::Renew(session, token),
+            Ask::Progress(token, text) => {
+                for watcher in self.machine.watchers(token.job) {
+                    self.tell_quietly(*watcher, Tell::Progress(token.job, text.clone()));
+                }
+                Input::Renew(session, token)
+            }
+            Ask::Ack(token, outcome, result) => {
+                turn.fresh.results.insert(token.job, result);
+                Input::Ack(session, token, outcome)
+            }
+            Ask::Cancel(job) => Input::Cancel(session, job),
+            Ask::Retry(job) => Input::Retry(session, job),
+            Ask::Describe(job, answer) => {
+                let _ = answer.send(self.view(job));
+                return;
+            }
+            Ask::List(most, answer) => {
+                let jobs: Vec<JobId> = self.machine.jobs().take(most).collect();
+                let _ = answer.send(jobs.into_iter().filter_map(|job| self.view(job)).collect());
+                return;
+            }
+            Ask::Count(answer) => {
+                let _ = answer.send(self.machine.counts());
+                return;
+            }
+        };
+        let from = turn.effects.len();
+        let job_of_ack = match &input {
+            Input::Ack(_, token, _) => Some(token.job),
+            _ => None,
+        };
+        let job_of_submit = match &input {
+            Input::Submit(_, spec) => Some(spec.id),
+            _ => None,
+        };
+        self.machine.step(self.broker.now(), input, &mut turn.effects);
+        let new = &turn.effects[from..];
+        // A stale outcome is not stored, and neither is the request of a known job.
+        if let Some(job) = job_of_ack
+            && !new.iter().any(|effect| matches!(effect, Effect::Taken { .. }))
+        {
+            turn.fresh.results.remove(&job);
+        }
+        if let Some(job) = job_of_submit
+            && !new.iter().any(|effect| matches!(effect, Effect::Submitted { known: false, .. }))
+        {
+            turn.fresh.requests.remove(&job);
+        }
+    }
+
+    fn view(&self, job: JobId) -> Option<JobView> {
+        let record = self.machine.record(job)?;
+        Some(JobView { record, phase: self.machine.phase_name(job)? })
+    }
+
+    /// Appends what changed; what follows from it waits for that.
+    fn append(&mut self, turn: Turn) {
+        let Turn { effects, fresh } = turn;
+        let mut changes = Changes::default();
+        let mut saved = BTreeSet::new();
+        for effect in &effects {
+            match effect {
+                // The newest record counts, however often a job changed in this turn.
+                Effect::Save(job) if saved.insert(*job) => {
+                    if let Some(record) = self.machine.record(*job) {
+                        changes.save(&record);
+                    }
+                }
+                Effect::Forget(job) => changes.forget(*job),
+                _ => {}
+            }
+        }
+        if changes.is_empty() && self.appends.is_empty() {
+            effects.into_iter().for_each(|effect| self.carry_out_one(&effect, &fresh));
+            return;
+        }
+        fresh.requests.iter().for_each(|(job, bytes)| changes.request(*job, bytes.clone()));
+        fresh.results.iter().for_each(|(job, bytes)| changes.result(*job, bytes.clone()));
+        let publishing = match changes.is_empty() {
+            // Nothing to store, but earlier answers go first.
+            true => match self.appends.back_mut() {
+                Some(last) => {
+                    last.effects.extend(effects);
+                    return;
+                }
+                None => return,
+            },
+            false => self.store.write(&changes),
+        };
+        self.appends.push_back(Append { publishing, effects, fresh });
+    }
+
+    fn carry_out(&mut self, append: Append) {
+        let Append { effects, fresh, .. } = append;
+        effects.iter().for_each(|effect| self.carry_out_one(effect, &fresh));
+    }
+
+    fn carry_out_one(&mut self, effect: &Effect, fresh: &Fresh) {
+        match effect {
+            Effect::Save(_) | Effect::Forget(_) => {}
+            Effect::Submitted { session, job, known } => {
+                self.tell(*session, Tell::Submitted { job: *job, known: *known });
+            }
+            Effect::Refused { session, job, why } => {
+                self.tell(*session, Tell::Refused { job: *job, why: why.to_string() });
+            }
+            Effect::Assign { session, token } => {
+                self.assign(*session, *token, fresh.requests.get(&token.job));
+            }
+            Effect::Revoke { session, token } => self.tell(*session, Tell::Revoke(*token)),
+            Effect::Renewed { session, token } => self.tell(*session, Tell::Renewed(*token)),
+            Effect::Taken { session, token } => self.tell(*session, Tell::Taken(*token)),
+            Effect::Stale { session, token } => self.tell(*session, Tell::Stale(*token)),
+            Effect::Done { session, job } => self.tell(*session, Tell::Done(*job)),
+            Effect::Result { session, job } => {
+                self.send_result(*session, *job, fresh.results.get(job));
+            }
+            Effect::Close { session, why } => {
+                let why = match why {
+                    Closing::BadCredit => "this credit makes no sense: send 1 to 1024",
+                    Closing::Replaced => "the same worker came by another connection",
+                };
+                self.tell(*session, Tell::Close(why));
+            }
+        }
+    }
+
+    /// Sends a request to a worker. One that did not just come is read first, beside the task:
+    /// it may be on disk.
+    fn assign(&self, session: Session, token: Token, fresh: Option<&Bytes>) {
+        if let Some(request) = fresh {
+            self.tell_quietly(session, Tell::Assign(token, request.clone()));
+            return;
+        }
+        let Some(out) = self.outs.get(&session).cloned() else { return };
+        let store = self.store.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Some(request) = store.request(token.job) {
+                // If it is full the connection is closed by the next message for it.
+                let _ = out.try_send(Tell::Assign(token, request));
+            }
+        });
+    }
+
+    fn send_result(&self, session: Session, job: JobId, known: Option<&Bytes>) {
+        let Some(record) = self.machine.record(job) else { return };
+        if let Some(result) = known {
+            let result = finished(&record, Some(result));
+            self.tell_quietly(session, Tell::Result(job, result));
+            return;
+        }
+        let Some(out) = self.outs.get(&session).cloned() else { return };
+        let store = self.store.clone();
+        tokio::task::spawn_blocking(move || {
+            let stored = store.result(job);
+            let _ = out.try_send(Tell::Result(job, finished(&record, stored.as_ref())));
+        });
+    }
+
+    fn tell_quietly(&self, session: Session, tell: Tell) {
+        if let Some(out) = self.outs.get(&session) {
+            let _ = out.try_send(tell);
+        }
+    }
+
+    /// Sends to a connection; one that takes nothing is closed.
+    fn tell(&mut self, session: Session, tell: Tell) {
+        if let Some(out) = self.outs.get(&session)
+            && out.try_send(tell).is_err()
+        {
+            // Its end of the channel sees that this one is gone, and closes the socket.
+            self.outs.remove(&session);
+        }
+    }
+}
+
+async fn sleep(due: Option<Duration>) {
+    if let Some(due) = due {
+        tokio::time::sleep(due).await;
+    }
+}
+
+/// The result for a client: what the last attempt left, with the end that counts.
+fn finished(record: &Record, stored: Option<&Bytes>) -> Bytes {
+    let left = stored.and_then(|bytes| serde_json::from_slice::<JobResult>(bytes).ok());
+    let mut result = left.unwrap_or_else(|| JobResult {
+        job_id: record.spec.id.to_string(),
+        client_id: record.spec.client.to_string(),
+        exec_name: record.spec.exec.to_string(),
+        ..JobResult::default()
+    });
+    if let Stage::Ended { how, .. } = &record.stage {
+        result.status = match how {
+            End::Succeeded => Status::Ok,
+            End::Failed => Status::Failed,
+            End::Cancelled => Status::Cancelled,
+            End::TooManyFailures | End::TooManyDeaths | End::Dependency => Status::Dead,
+        };
+        if !matches!(how, End::Succeeded | End::Failed) {
+            result.reason = Some(how.name().to_owned());
+        }
+    }
+    serde_json::to_vec(&result).expect("a result is plain data").into()
+}

@@ -1,0 +1,342 @@
+//! A worker: it takes jobs from a leader, runs them, and says what became of them.
+//!
+//! It gives the leader credit for as many jobs as it may run at a time, and gives it back for
+//! each job that ended, when the machine is not too busy. It renews the lease of each attempt;
+//! if it cannot reach the leader, it stops its jobs before their leases end, so that no other
+//! worker runs them at the same time. A result that could not be delivered is sent again after
+//! the next connection.
+//!
+//! Not here: how a program is run (`run`), and who runs what (the leader).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use gapless_core::backoff::{Backoff, Retries};
+use gapless_core::job::JobId;
+use gapless_protocol::{Frame, FrameLimit, Kind};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::client::{encoded, next_frame};
+use crate::load::Load;
+use crate::run::{self, RunLimits, Stop};
+use crate::wire::{AttemptRef, Attempts, JobRequest, JobResult, JobWelcome, Status, WorkerConfig};
+
+/// How long connecting and being welcomed may take.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// A job is stopped this long before its lease ends.
+const LEASE_MARGIN: Duration = Duration::from_secs(2);
+/// How often a busy machine is looked at until credit is given back.
+const LOAD_LOOK: Duration = Duration::from_millis(200);
+/// Finished attempts are remembered, so that one that comes twice is not run twice.
+const FINISHED_MAX: usize = 10_000;
+
+/// How a worker runs.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// The leader's address, `host:port`.
+    pub leader: String,
+    /// Who it is; the same after a lost connection.
+    pub worker_id: String,
+    /// What it takes: a pattern over `job.assign.<exec>`.
+    pub pattern: String,
+    /// Where executables are.
+    pub exec_dir: PathBuf,
+    /// Where jobs have their folders.
+    pub work_dir: PathBuf,
+    /// How many jobs run at a time.
+    pub parallel: u32,
+    /// Above this share of the processors no credit is given back.
+    pub cpu_cap: f64,
+    /// Limits of one job.
+    pub limits: RunLimits,
+}
+
+/// A job that runs, or whose result is not delivered.
+struct Attempt {
+    token: AttemptRef,
+    stop: watch::Sender<Option<Stop>>,
+    lease_ends: Instant,
+    result: Option<Bytes>,
+}
+
+struct Worker {
+    options: WorkerOptions,
+    attempts: BTreeMap<(JobId, u32), Attempt>,
+    running: JoinSet<((JobId, u32), JobResult)>,
+    finished: VecDeque<(JobId, u32)>,
+    lease: Duration,
+    epoch: String,
+    load: Load,
+    /// How much credit is to be given back.
+    owed: u32,
+}
+
+/// Runs a worker until `stopped` says so.
+///
+/// # Errors
+/// When its folders cannot be prepared.
+pub async fn work(options: WorkerOptions, mut stopped: watch::Receiver<bool>) -> io::Result<()> {
+    run::sweep(&options.work_dir).await?;
+    let mut retries = Retries::new(Backoff::default(), u64::from(std::process::id()))
+        .expect("the usual waits make sense");
+    let mut worker = Worker {
+        options,
+        attempts: BTreeMap::new(),
+        running: JoinSet::new(),
+        finished: VecDeque::new(),
+        lease: Duration::from_secs(15),
+        epoch: String::new(),
+        load: Load::default(),
+        owed: 0,
+    };
+    loop {
+        match worker.serve(&mut stopped, &mut retries).await {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!(leader = worker.options.leader, %error, "no connection to the leader");
+            }
+        }
+        if *stopped.borrow() {
+            worker.stop_all(Stop::Closing);
+            while let Some(ended) = worker.running.join_next().await {
+                worker.ended(ended);
+            }
+            return Ok(());
+        }
+        worker.wait_away(retries.failed(), &mut stopped).await;
+    }
+}
+
+impl Worker {
+    /// One connection, from the hello to its end.
+    async fn serve(
+        &mut self,
+        stopped: &mut watch::Receiver<bool>,
+        retries: &mut Retries,
+    ) -> io::Result<()> {
+        let (mut input, mut output, mut read) =
+            tokio::time::timeout(CONNECT_WAIT, self.connect()).await??;
+        retries.succeeded();
+        self.owed = 0;
+        let free = self.options.parallel.saturating_sub(self.attempts.len() as u32);
+        if free > 0 {
+            output.write_all(&credit(free)).await?;
+        }
+        let (frames, mut came) = mpsc::channel(64);
+        let mut reader = tokio::spawn(async move {
+            while let Some(frame) = next_frame(&mut input, &mut read).await? {
+                if frames.send(frame).await.is_err() {
+                    break;
+                }
+            }
+            Ok::<(), io::Error>(())
+        });
+        // What ended while there was no connection.
+        for attempt in self.attempts.values() {
+            if let Some(result) = &attempt.result {
+                output.write_all(result).await?;
+            }
+        }
+        let mut renew = tokio::time::interval(self.lease / 3);
+        let mut look = tokio::time::interval(LOAD_LOOK);
+        loop {
+            tokio::select! {
+                frame = came.recv() => match frame {
+                    Some(frame) => self.take(&frame, &mut output).await?,
+                    None => return (&mut reader).await.unwrap_or(Ok(())),
+                },
+                Some(ended) = self.running.join_next() => {
+                    if let Some(result) = self.ended(ended) {
+                        output.write_all(&result).await?;
+                    }
+                }
+                _ = renew.tick() => {
+                    let attempts = self.attempts.values().map(|each| each.token.clone()).collect();
+                    let payload = serde_json::to_vec(&Attempts { attempts }).expect("plain data");
+                    output.write_all(&encoded(Kind::JobRenew, [0; 16], payload.into())).await?;
+                    let lease_ends = Instant::now() + self.lease;
+                    self.attempts.values_mut().for_each(|each| each.lease_ends = lease_ends);
+                }
+                _ = look.tick(), if self.owed > 0 => {
+                    if self.load.busy_share() < self.options.cpu_cap {
+                        output.write_all(&credit(std::mem::take(&mut self.owed))).await?;
+                    }
+                }
+                _ = stopped.changed() => {
+                    reader.abort();
+                    return output.shutdown().await;
+                }
+            }
+        }
+    }
+
+    async fn connect(
+        &mut self,
+    ) -> io::Result<(tokio::net::tcp::OwnedReadHalf, tokio::net::tcp::OwnedWriteHalf, BytesMut)>
+    {
+        let stream = TcpStream::connect(&self.options.leader).await?;
+        stream.set_nodelay(true)?;
+        let (mut input, mut output) = stream.into_split();
+        let hello = WorkerConfig {
+            worker_id: self.options.worker_id.clone(),
+            running: self.attempts.values().map(|each| each.token.clone()).collect(),
+        };
+        let frame = Frame {
+            kind: Kind::JobWorkerHello.number(),
+            msg_id: [0; 16],
+            corr_id: [0; 16],
+            subject: self.options.pattern.clone().into(),
+            payload: serde_json::to_vec(&hello).expect("plain data").into(),
+        };
+        let mut bytes = BytesMut::new();
+        frame.encode(FrameLimit::MAX, &mut bytes).map_err(io::Error::other)?;
+        output.write_all(&bytes).await?;
+        let mut read = BytesMut::new();
+        let Some(frame) = next_frame(&mut input, &mut read).await? else {
+            return Err(io::Error::other("the leader closed the connection"));
+        };
+        if frame.kind != Kind::JobWelcome.number() {
+            let why = String::from_utf8_lossy(&frame.payload).into_owned();
+            return Err(io::Error::other(format!("the leader refused this worker: {why}")));
+        }
+        let welcome: JobWelcome = serde_json::from_slice(&frame.payload)?;
+        self.lease = Duration::from_millis(welcome.lease_ms.max(1));
+        self.epoch = welcome.epoch;
+        Ok((input, output, read))
+    }
+
+    async fn take(
+        &mut self,
+        frame: &Frame,
+        output: &mut (impl tokio::io::AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        match Kind::from_number(frame.kind) {
+            Some(Kind::JobAssign) => {
+                let request: JobRequest = serde_json::from_slice(&frame.payload)?;
+                self.start(request);
+            }
+            Some(Kind::JobCancel) => {
+                let attempt: AttemptRef = serde_json::from_slice(&frame.payload)?;
+                if let Ok(job) = attempt.job_id.parse()
+                    && let Some(known) = self.attempts.get_mut(&(job, attempt.attempt))
+                {
+                    if known.result.take().is_some() {
+                        // It had ended, and the leader does not want to know.
+                        self.attempts.remove(&(job, attempt.attempt));
+                        self.owed += 1;
+                    } else {
+                        known.stop.send_replace(Some(Stop::Cancelled));
+                    }
+                }
+            }
+            Some(Kind::JobAnswer) => {
+                // A result was taken, or is stale: either way it is done with.
+                let job = JobId(u128::from_be_bytes(frame.corr_id));
+                let done = |(key, each): (&(JobId, u32), &Attempt)| {
+                    (key.0 == job && each.result.is_some()).then_some(*key)
+                };
+                if let Some(key) = self.attempts.iter().find_map(done) {
+                    self.attempts.remove(&key);
+                    self.owed += 1;
+                }
+            }
+            _ => {}
+        }
+        if self.owed > 0 && self.load.busy_share() < self.options.cpu_cap {
+            output.write_all(&credit(std::mem::take(&mut self.owed))).await?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, request: JobRequest) {
+        let (Ok(job), Some(attempt)) = (request.job_id.parse::<JobId>(), request.attempt) else {
+            tracing::error!("the leader sent a job without id or attempt");
+            return;
+        };
+        let key = (job, attempt);
+        if self.attempts.contains_key(&key) || self.finished.contains(&key) {
+            tracing::warn!(%job, attempt, "this attempt came twice");
+            return;
+        }
+        let token = AttemptRef { job_id: job.to_string(), attempt, epoch: self.epoch.clone() };
+        let (stop, stopping) = watch::channel(None);
+        let lease_ends = Instant::now() + self.lease;
+        self.attempts.insert(key, Attempt { token, stop, lease_ends, result: None });
+        let (options, epoch) = (self.options.clone(), self.epoch.clone());
+        self.running.spawn(async move {
+            let mut result = run::run(&request, &options, stopping).await;
+            result.attempt = Some(attempt);
+            result.epoch = Some(epoch);
+            (key, result)
+        });
+    }
+
+    /// Keeps the result of an attempt until the leader has it.
+    fn ended(
+        &mut self,
+        ended: Result<((JobId, u32), JobResult), tokio::task::JoinError>,
+    ) -> Option<Bytes> {
+        let (key, mut result) = ended.ok()?;
+        self.finished.push_back(key);
+        if self.finished.len() > FINISHED_MAX {
+            self.finished.pop_front();
+        }
+        let attempt = self.attempts.get_mut(&key)?;
+        let mut payload = serde_json::to_vec(&result).expect("plain data");
+        if payload.len() > FrameLimit::MAX.payload_bytes("") {
+            // What was written is cut by its limits, so only the archive can be too large.
+            result.output_archive = None;
+            result.status = Status::Failed;
+            result.reason = Some("the output files do not fit into a frame".to_owned());
+            payload = serde_json::to_vec(&result).expect("plain data");
+        }
+        let frame = encoded(Kind::JobAck, key.0.0.to_be_bytes(), payload.into());
+        attempt.result = Some(frame.clone());
+        Some(frame)
+    }
+
+    fn stop_all(&mut self, why: Stop) {
+        self.attempts.values().for_each(|each| {
+            each.stop.send_replace(Some(why));
+        });
+    }
+
+    /// Without a connection: jobs go on, and are stopped before their leases end.
+    async fn wait_away(&mut self, wait: Duration, stopped: &mut watch::Receiver<bool>) {
+        let until = Instant::now() + wait;
+        loop {
+            let running = self.attempts.values().filter(|each| each.result.is_none());
+            let lease = running.map(|each| each.lease_ends - LEASE_MARGIN).min();
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                () = tokio::time::sleep_until(lease.unwrap_or(until)), if lease.is_some() => {
+                    let now = Instant::now();
+                    for each in self.attempts.values() {
+                        if each.lease_ends - LEASE_MARGIN <= now {
+                            each.stop.send_replace(Some(Stop::LeaseLost));
+                        }
+                    }
+                    if let Some(ended) = self.running.join_next().await {
+                        self.ended(ended);
+                    }
+                }
+                Some(ended) = self.running.join_next() => {
+                    self.ended(ended);
+                }
+                _ = stopped.changed() => return,
+            }
+        }
+    }
+}
+
+fn credit(more: u32) -> Bytes {
+    let more = i32::try_from(more).unwrap_or(i32::MAX);
+    encoded(Kind::JobCredit, [0; 16], Bytes::copy_from_slice(&more.to_le_bytes()))
+}
