@@ -3,7 +3,7 @@
 //! The offset is a row of the database, moved by compare-and-set: two instances can never both
 //! move it. Only the one with the lease reads; another waits and takes over. Work and offset
 //! can share a transaction ([`Consumer::done_in`]), which makes the work exactly once; without
-//! one it is at least once, and [`processed_once`] tells repeats.
+//! one it is at least once, and [`processed_once`] recognises repeats.
 
 use std::str::FromStr;
 
@@ -115,7 +115,7 @@ impl Consumer {
     /// Asked again before [`Consumer::done`], it gives the same rows again.
     ///
     /// # Errors
-    /// When reading on would skip something, or the database needs somebody's attention.
+    /// When reading on would skip something, or the database needs an operator's attention.
     pub async fn next(&mut self) -> Result<Batch, OutboxError> {
         loop {
             if !self.lease.is_owned() {
@@ -302,7 +302,7 @@ fn seq_of(from: From) -> String {
     }
 }
 
-/// Compare-and-set: moves the offset if it still is where it was; tells whether it did.
+/// Compare-and-set: moves the offset if it still is where it was; returns whether it did.
 async fn move_offset(
     client: &impl GenericClient,
     names: &Names,
@@ -336,23 +336,47 @@ async fn move_offset(
 
 /// Tells the database about a reader whose offset is kept elsewhere, for the list of consumers.
 /// It may be late or lost: nothing but the list depends on it.
-///
-/// # Errors
-/// When the database cannot be reached or written.
-pub async fn mirror(database: &Database, consumer: &str, place: Place) -> Result<(), OutboxError> {
-    let session = writable(database).await?;
-    let Names { schema, offsets, .. } = Names::read(&session, database).await?;
-    let sql = format!(
-        "INSERT INTO {schema}.{offsets} AS o (consumer, last_seq, epoch)
-         VALUES ($1, $2, $3::text::uuid)
-         ON CONFLICT (consumer) DO UPDATE
-         SET last_seq = excluded.last_seq, epoch = excluded.epoch, updated_at = clock_timestamp()
-         WHERE o.last_seq <> excluded.last_seq"
-    );
-    let epoch = place.epoch.map(|epoch| format!("{:032x}", epoch.0));
-    let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
-        [(&consumer, Type::TEXT), (&signed(place.seq), Type::INT8), (&epoch, Type::TEXT)];
-    session.rows(&sql, &values).await.map(|_| ())
+pub struct Mirror {
+    database: Database,
+    consumer: String,
+    session: Option<(Session, Names)>,
+}
+
+impl Mirror {
+    /// For a reader of this name.
+    pub fn new(database: Database, consumer: &str) -> Self {
+        Self { database, consumer: consumer.to_owned(), session: None }
+    }
+
+    /// Tells how far the reader is.
+    ///
+    /// # Errors
+    /// When the database cannot be reached or written.
+    pub async fn tell(&mut self, place: Place) -> Result<(), OutboxError> {
+        if self.session.is_none() {
+            let session = writable(&self.database).await?;
+            let names = Names::read(&session, &self.database).await?;
+            self.session = Some((session, names));
+        }
+        let (session, names) = self.session.as_ref().expect("it was just put there");
+        let Names { schema, offsets, .. } = names;
+        let sql = format!(
+            "INSERT INTO {schema}.{offsets} AS o (consumer, last_seq, epoch)
+             VALUES ($1, $2, $3::text::uuid)
+             ON CONFLICT (consumer) DO UPDATE
+             SET last_seq = excluded.last_seq, epoch = excluded.epoch,
+                 updated_at = clock_timestamp()
+             WHERE o.last_seq <> excluded.last_seq"
+        );
+        let epoch = place.epoch.map(|epoch| format!("{:032x}", epoch.0));
+        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
+            [(&self.consumer, Type::TEXT), (&signed(place.seq), Type::INT8), (&epoch, Type::TEXT)];
+        let told = session.rows(&sql, &values).await;
+        if told.is_err() {
+            self.session = None;
+        }
+        told.map(|_| ())
+    }
 }
 
 /// Puts a consumer somewhere else: back for a replay, to the beginning for a rebuild. A running

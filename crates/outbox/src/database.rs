@@ -27,7 +27,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// How long sent bytes may stay unacknowledged by the peer's kernel.
 const UNACKED_WAIT: Duration = Duration::from_secs(30);
 /// The first version that is supported.
-pub(crate) const VERSION_MIN: i32 = 130_000;
+const VERSION_MIN: i32 = 130_000;
 
 /// A database, and the schema of the outbox in it.
 #[derive(Clone)]
@@ -145,11 +145,7 @@ impl Database {
             Session::begin(self, client, connection)
         };
         let row = session.one("SELECT current_setting('server_version_num')::int", &[]).await?;
-        let version: i32 = row.get(0);
-        if version < VERSION_MIN {
-            let found = format!("{}.{}", version / 10_000, version % 10_000);
-            return Err(OutboxError::TooOld { found });
-        }
+        supported(row.get(0))?;
         Ok(session)
     }
 
@@ -194,6 +190,14 @@ impl Database {
     }
 }
 
+/// Refuses versions that are too old, given as `server_version_num`.
+fn supported(version: i32) -> Result<(), OutboxError> {
+    if version >= VERSION_MIN {
+        return Ok(());
+    }
+    Err(OutboxError::TooOld { found: format!("{}.{}", version / 10_000, version % 10_000) })
+}
+
 fn file(path: &Path, why: &dyn fmt::Display) -> OutboxError {
     OutboxError::File { path: path.display().to_string(), why: why.to_string() }
 }
@@ -235,6 +239,13 @@ mod tests {
         let text = format!("{database:?} {}", database.server());
         assert!(text.contains("db.example:6000/shop"), "{text}");
         assert!(!text.contains("geheim") && !text.contains("alice"), "{text}");
+    }
+
+    #[test]
+    fn a_version_before_13_is_refused_by_its_number() {
+        supported(130_000).expect("13.0 is supported");
+        let told = supported(120_022).expect_err("12 is too old").to_string();
+        assert_eq!(told, "PostgreSQL 12.22 is not supported: use version 13 or newer");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub async fn begin_epoch(database: &Database, reason: &str) -> Result<(), Outbox
     begin(&session, &names, reason, true).await.map(|_| ())
 }
 
-/// Begins a new epoch if this is another server than the one of the newest; tells whether.
+/// Begins a new epoch if this is another server than the one of the newest; returns whether it did.
 pub(crate) async fn notice(session: &Session, names: &Names) -> Result<bool, OutboxError> {
     begin(session, names, "another server or timeline", false).await
 }

@@ -33,7 +33,7 @@ const KEEP_EVERY: u32 = 15;
 const LOCK_WAIT_MS: u32 = 200;
 /// Most partitions, or batches of rows, removed in one go.
 const REMOVE_MAX: u32 = 1_000;
-/// After how long a transaction that holds everything up is told in the log.
+/// After how long a transaction that holds everything up is logged.
 const HELD_LONG: Duration = Duration::from_secs(10);
 
 /// How often the fence looks.
@@ -54,12 +54,13 @@ impl Default for FenceOptions {
 /// Runs the fence until `stop` resolves. Another one that runs is stood by for.
 ///
 /// # Errors
-/// When the database needs somebody's attention; trouble that passes is waited out.
+/// When the database needs an operator's attention; trouble that passes is waited out.
 pub async fn run_fence(
     database: Database,
     options: FenceOptions,
     stop: impl Future<Output = ()>,
 ) -> Result<(), OutboxError> {
+    status::describe();
     let mut lease = Lease::ask(database.clone(), "fence".to_owned());
     let ended = tokio::select! {
         () = stop => Ok(()),
@@ -247,7 +248,7 @@ impl<'a> Polls<'a> {
         Ok((!rows.is_empty()).then_some(holders))
     }
 
-    /// Writes the bound; tells whether it was written.
+    /// Writes the bound; returns whether it was written.
     async fn publish(&self, safe: u64, life: Life) -> Result<bool, OutboxError> {
         let (safe, life) = (signed(safe), format!("{:032x}", life.0));
         let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
@@ -300,7 +301,7 @@ async fn keep(session: &Session, names: &Names) -> Result<(), OutboxError> {
         format!("BEGIN; SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SELECT {schema}.{call}; COMMIT")
     };
     let try_later = |result: Result<(), OutboxError>| match result {
-        // Somebody holds a lock; the partition waits, not the writers.
+        // Another transaction holds a lock: the partition waits, not the writers.
         Err(OutboxError::Sql { code, .. }) if code == "55P03" => Ok(false),
         Err(error) => Err(error),
         Ok(()) => Ok(true),

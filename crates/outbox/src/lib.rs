@@ -37,7 +37,7 @@ mod row;
 mod session;
 mod status;
 
-pub use consumer::{Consumer, ConsumerOptions, From, mirror, processed_once, reset};
+pub use consumer::{Consumer, ConsumerOptions, From, Mirror, processed_once, reset};
 pub use database::Database;
 pub use emit::{Event, emit};
 pub use epoch::begin_epoch;
@@ -50,5 +50,5 @@ pub use names::{Name, NameError};
 pub use reader::{Batch, BatchLimits, Reader};
 pub use row::{Op, Payload, Row};
 pub use session::Session;
-pub use status::{ConsumerStatus, Culprit, Status, measure, status};
+pub use status::{ConsumerStatus, Culprit, Observer, Status, measure, status};
 pub use tokio_postgres;

@@ -2,7 +2,7 @@
 //!
 //! The bound is read first and on the same server as the rows, never from a notification: a
 //! notification can run ahead of a standby. After the rows the floor is read: partitions are
-//! dropped in the transaction that raises it, so rows that were dropped in between are told.
+//! dropped in the transaction that raises it, so rows that were dropped in between are noticed.
 //!
 //! Losing every notification loses nothing: they only end a wait that ends by itself.
 
@@ -105,7 +105,7 @@ impl Reader {
     /// moved over numbers that no row has. Trouble that passes is waited out.
     ///
     /// # Errors
-    /// When reading on would skip something, or the database needs somebody's attention.
+    /// When reading on would skip something, or the database needs an operator's attention.
     pub async fn next(&mut self, place: Place) -> Result<Batch, OutboxError> {
         loop {
             match self.try_next(place).await {
@@ -125,6 +125,11 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// Whether notifications wake it, over the connection that it has now.
+    pub fn hears(&self) -> bool {
+        self.connected.as_ref().is_some_and(|connected| connected.listens)
     }
 
     /// What the database says about itself now.
@@ -219,18 +224,22 @@ impl Reader {
         Ok(self.connected.as_ref().expect("it was just put there"))
     }
 
-    /// Listens, and tells whether notifications come: through a pooler that gives each
+    /// Listens, and returns whether notifications come: through a pooler that gives each
     /// transaction another connection `LISTEN` succeeds and nothing ever comes.
     async fn listen(&mut self, session: &Session, names: &Names) -> bool {
         let probe = format!("{}_probe_{:016x}", names.schema, random("probe"));
-        let sql = format!(
-            "LISTEN {}; LISTEN {probe}; SELECT pg_notify('{probe}', ''); UNLISTEN {probe}",
-            names.channel
-        );
+        let sql = format!("LISTEN {}; LISTEN {probe}", names.channel);
         // A standby refuses to listen. That is no trouble: it is looked at often enough.
         let asked = session.run(&sql).await.is_ok();
         if asked {
-            let _ = timeout(PROBE_WAIT, session.notified()).await;
+            // From another connection: a pooler hands on what comes while a statement runs.
+            let other = self.database.connect().await;
+            if let Ok(other) = other
+                && other.run(&format!("SELECT pg_notify('{probe}', '')")).await.is_ok()
+            {
+                let _ = timeout(PROBE_WAIT, session.notified()).await;
+            }
+            let _ = session.run(&format!("UNLISTEN {probe}")).await;
         }
         let hears = asked && session.hears();
         if asked && !hears && !std::mem::replace(&mut self.told_deaf, true) {

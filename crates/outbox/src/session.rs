@@ -131,7 +131,7 @@ where
                 heard.notify.notify_one();
             }
             Ok(_) => {}
-            // Whoever waits for an answer gets the error.
+            // The callers that wait for answers get the error.
             Err(_) => break,
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use metrics::gauge;
+use metrics::{describe_gauge, gauge};
 
 use crate::database::Database;
 use crate::error::OutboxError;
@@ -83,9 +83,38 @@ impl fmt::Display for Culprit {
 /// # Errors
 /// When it cannot be reached, or has no outbox.
 pub async fn status(database: &Database) -> Result<Status, OutboxError> {
-    let session = database.connect().await?;
-    let names = Names::read(&session, database).await?;
-    read(&session, &names).await
+    Observer::new(database.clone()).status().await
+}
+
+/// Looks at an outbox again and again, over one connection while it lasts.
+pub struct Observer {
+    database: Database,
+    session: Option<(Session, Names)>,
+}
+
+impl Observer {
+    /// Connects when it first looks.
+    pub fn new(database: Database) -> Self {
+        Self { database, session: None }
+    }
+
+    /// How the outbox stands now.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or is no outbox.
+    pub async fn status(&mut self) -> Result<Status, OutboxError> {
+        if self.session.is_none() {
+            let session = self.database.connect().await?;
+            let names = Names::read(&session, &self.database).await?;
+            self.session = Some((session, names));
+        }
+        let (session, names) = self.session.as_ref().expect("it was just put there");
+        let state = read(session, names).await;
+        if state.is_err() {
+            self.session = None;
+        }
+        state
+    }
 }
 
 /// A time in milliseconds, as SQL makes it.
@@ -201,6 +230,15 @@ async fn culprit(session: &Session, names: &Names) -> Result<Option<Culprit>, Ou
         state: row.get(2),
         held: ms(row, 3),
     }))
+}
+
+/// Tells the recorder of metrics what each means.
+pub(crate) fn describe() {
+    describe_gauge!("gapless_outbox_safe_seq", "Rows of the outbox up to it are settled.");
+    describe_gauge!("gapless_outbox_unsettled", "Numbers drawn that are not settled.");
+    describe_gauge!("gapless_outbox_held_seconds", "Age of the transaction that all wait for.");
+    describe_gauge!("gapless_outbox_backlog", "Settled numbers a consumer has not reached.");
+    describe_gauge!("gapless_outbox_age_seconds", "How long its next row has waited.");
 }
 
 /// Gives the numbers to the recorder of metrics.

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gapless_outbox::{
-    Consumer, ConsumerOptions, Database, FenceOptions, OutboxError, Payload, run_fence, status,
+    BatchLimits, Consumer, ConsumerOptions, Database, FenceOptions, OutboxError, Payload, Reader,
+    run_fence, status,
 };
 use support::writers::{KeyOrder, Writers, all_seqs, finish_prepared, prepare};
 use support::{DEADLINE, Postgres, eventually, meanwhile};
@@ -102,6 +103,12 @@ async fn b9_through_pgbouncer_in_transaction_mode_every_row_arrives_also_over_a_
     prepare(&server.client().await).await;
     let pooler = Pooler::start(&server).await;
     let database = Database::parse(&pooler.dsn).expect("a connection string");
+    // Directly notifications wake a reader; through the pooler they do not, and that is noticed.
+    for (database, hears) in [(server.database(), true), (database.clone(), false)] {
+        let mut reader = Reader::new(database, BatchLimits::default());
+        reader.source().await.expect("a state");
+        assert_eq!(reader.hears(), hears);
+    }
     let _fence = fence(database.clone());
     let mut seen = consume(database);
     let writers = Writers::start(&server.dsn(), 8, 5);
@@ -206,4 +213,11 @@ async fn what_is_wrong_with_a_server_is_said_in_words() {
     assert!(told.to_string().contains("missing"), "{told}");
     let told = status(&server.database()).await.expect_err("no outbox").to_string();
     assert!(told.contains("gapless outbox install"), "{told}");
+    let small = Postgres::start_with(&["max_connections=5"]).await;
+    let mut clients = Vec::new();
+    while let Some(client) = small.try_client().await {
+        clients.push(client);
+    }
+    let told = status(&small.database()).await.expect_err("no connection is left");
+    assert!(matches!(told, OutboxError::TooManyConnections { .. }), "{told}");
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use gapless_core::backoff::{Backoff, Retries};
 use gapless_core::{RejectReason, TopicName};
 use gapless_outbox::{
-    Batch, BatchLimits, Database, EpochId, Lease, OutboxError, Place, Reader, Row, Standing as May,
-    mirror,
+    Batch, BatchLimits, Database, EpochId, Lease, Mirror, OutboxError, Place, Reader, Row,
+    Standing as May,
 };
-use metrics::counter;
+use metrics::{counter, describe_counter};
 use tokio::time::timeout;
 
 use crate::message::{Naming, Refusal, dead_letter, message};
@@ -26,7 +26,7 @@ const TOPICS_MAX: usize = 256;
 const EMPTY_NUMBERS_MAX: u64 = 1_000;
 /// Largest payload of a dead letter, in bytes: it has to fit whatever the limit was.
 const DEAD_PAYLOAD_MAX: usize = 64 * 1024;
-/// How often the database is told how far the relay is.
+/// How often the database is informed how far the relay is.
 const MIRROR_EVERY: Duration = Duration::from_secs(1);
 
 /// How a relay works.
@@ -60,7 +60,7 @@ impl RelayOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayError {
-    /// The outbox needs somebody's attention.
+    /// The outbox needs an operator's attention.
     #[error(transparent)]
     Outbox(#[from] OutboxError),
     /// Topics that rows are for do not exist.
@@ -111,6 +111,8 @@ struct Part<'a> {
 impl Relay {
     /// A relay from a database to a broker.
     pub fn new(database: Database, target: Target, options: RelayOptions) -> Self {
+        describe_counter!("gapless_outbox_relayed_rows_total", "Rows moved into topics.");
+        describe_counter!("gapless_outbox_dead_letters_total", "Rows that cannot be messages.");
         let backoff = Backoff { first: Duration::from_millis(100), ..Backoff::default() };
         let seed = u64::from(std::process::id());
         Self {
@@ -126,7 +128,7 @@ impl Relay {
     /// Works until `stop` resolves. A second relay of the same name waits for its turn.
     ///
     /// # Errors
-    /// When going on needs somebody's attention; trouble that passes is waited out.
+    /// When going on needs an operator's attention; trouble that passes is waited out.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), RelayError> {
         tokio::select! {
             () = stop => Ok(()),
@@ -280,10 +282,11 @@ async fn keep_mirror(
     name: String,
     mut told: tokio::sync::watch::Receiver<Option<Place>>,
 ) {
+    let mut mirror = Mirror::new(database, &name);
     while told.changed().await.is_ok() {
         let place = *told.borrow_and_update();
         if let Some(place) = place
-            && let Err(error) = mirror(&database, &name, place).await
+            && let Err(error) = mirror.tell(place).await
         {
             tracing::debug!(%error, "the list of consumers is late");
         }

@@ -109,7 +109,7 @@ async fn b10_a_topic_that_does_not_exist_is_told_and_nothing_is_passed_over() {
         let target = Target::Broker(world.broker.clone());
         Relay::new(world.server.database(), target, options.clone()).run(std::future::pending())
     };
-    let ended = tokio::time::timeout(DEADLINE, start()).await.expect("it ends");
+    let ended = tokio::time::timeout(DEADLINE, Box::pin(start())).await.expect("it ends");
     let told = ended.expect_err("there is no topic").to_string();
     assert!(told.contains("gapless topic create missing"), "{told}");
     world.broker.create_topic(&name("missing"), TopicSettings::default()).expect("created");

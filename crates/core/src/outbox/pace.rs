@@ -1,4 +1,4 @@
-//! How often to look when nothing tells that there is something: soon after something was
+//! How often to look when no notification comes: soon after something was
 //! found, then ever more rarely.
 
 use core::time::Duration;

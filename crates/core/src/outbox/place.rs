@@ -4,7 +4,7 @@
 //! The database keeps the list of its epochs; each says after which number it began. A
 //! promotion, a restore or a dump begins a new one. Rows up to that number are the same in
 //! both epochs, so a consumer that had come no further goes on; one that had come further has
-//! seen rows that are gone, whose numbers other rows may get: it is told. So is one that
+//! seen rows that are gone, whose numbers other rows may get: it gets an error. So does one that
 //! stands below what retention has removed.
 //!
 //! Nothing is ever skipped silently: every answer but [`Standing::Ready`] and

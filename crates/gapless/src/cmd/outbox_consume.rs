@@ -4,6 +4,7 @@
 //! into the table `dead_letters` with its reason; the flow goes on.
 
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
@@ -12,10 +13,13 @@ use gapless_outbox::{
     Batch, BatchLimits, Consumer, ConsumerOptions, From, OutboxError, Payload, Row,
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::outbox::{Source, failed};
 use crate::config::Config;
@@ -49,7 +53,7 @@ pub(crate) struct ConsumeOptions {
     /// The command that gets each row, run by sh
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
-    /// The URL that each row is posted to (http://)
+    /// The URL that each row is posted to (http or https)
     #[arg(long, value_name = "URL")]
     post: Option<String>,
     /// Where a consumer begins that was never there: beginning, oldest, now, or after a seq
@@ -77,7 +81,7 @@ pub(crate) struct ConsumeOptions {
 /// Where a row goes.
 enum Sink {
     Exec(String),
-    Post { authority: String, path: String },
+    Post { tls: Option<TlsConnector>, host: String, port: u16, path: String },
 }
 
 pub(crate) async fn run(options: ConsumeOptions, config: &Config, out: &mut Output) -> Done {
@@ -180,27 +184,52 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 fn post_to(url: &str) -> Result<Sink, Failure> {
-    let rest = url.strip_prefix("http://").ok_or_else(|| {
+    let wrong = || {
         Failure::words(format!("{url:?} is no URL that rows can be posted to"))
-            .hint("use http://host:port/path; for https put a proxy in between")
-    })?;
+            .hint("use http://host:port/path or https://host/path")
+    };
+    let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+    let (tls, usual) = match scheme {
+        "http" => (None, 80),
+        "https" => (Some(verifying()?), 443),
+        _ => return Err(wrong()),
+    };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let path = if path.is_empty() { "/" } else { path };
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+        None => (authority, usual),
+    };
     let control = |byte: u8| byte.is_ascii_control() || byte == b' ';
-    if authority.is_empty() || rest.bytes().any(control) {
-        return Err(Failure::words(format!("{url:?} is no URL that rows can be posted to")));
+    if host.is_empty() || rest.bytes().any(control) {
+        return Err(wrong());
     }
-    let authority =
-        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
-    Ok(Sink::Post { authority, path: path.to_owned() })
+    let path = if path.is_empty() { "/" } else { path };
+    Ok(Sink::Post { tls, host: host.to_owned(), port, path: path.to_owned() })
+}
+
+/// TLS that verifies the server with the system's certificates.
+fn verifying() -> Result<TlsConnector, Failure> {
+    let mut roots = RootCertStore::empty();
+    for certificate in rustls_native_certs::load_native_certs().certs {
+        // One root of the system that cannot be read spoils only itself.
+        let _ = roots.add(certificate);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(Failure::failed)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 impl Sink {
     async fn send(&self, body: &str) -> Result<(), String> {
         match self {
             Self::Exec(command) => exec(command, body).await,
-            Self::Post { authority, path } => {
-                post(authority, path, body).await.unwrap_or_else(|error| Err(error.to_string()))
+            Self::Post { tls, host, port, path } => {
+                let posted = post(tls.as_ref(), (host, *port), path, body).await;
+                posted.unwrap_or_else(|error| Err(error.to_string()))
             }
         }
     }
@@ -225,15 +254,35 @@ async fn exec(command: &str, body: &str) -> Result<(), String> {
 }
 
 /// One request on a connection of its own: the answer ends with the connection.
-async fn post(authority: &str, path: &str, body: &str) -> std::io::Result<Result<(), String>> {
-    let mut stream = TcpStream::connect(authority).await?;
+async fn post(
+    tls: Option<&TlsConnector>,
+    (host, port): (&str, u16),
+    path: &str,
+    body: &str,
+) -> std::io::Result<Result<(), String>> {
+    let stream = TcpStream::connect((host, port)).await?;
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
+    match tls {
+        None => exchange(stream, &head, body).await,
+        Some(tls) => {
+            let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+            exchange(tls.connect(name, stream).await?, &head, body).await
+        }
+    }
+}
+
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    head: &str,
+    body: &str,
+) -> std::io::Result<Result<(), String>> {
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
+    stream.flush().await?;
     let mut answer = Vec::new();
     (&mut stream).take(WORDS_MAX as u64).read_to_end(&mut answer).await?;
     let answer = String::from_utf8_lossy(&answer);
@@ -256,10 +305,15 @@ mod tests {
 
     #[test]
     fn only_plain_urls_are_taken() {
-        for bad in ["", "https://a/b", "http://", "ftp://a", "http://a/b c", "http://a/\r\nX: y"] {
+        for bad in
+            ["", "a/b", "http://", "ftp://a", "http://a/b c", "http://a/\r\nX: y", "http://a:b"]
+        {
             assert!(post_to(bad).is_err(), "{bad}");
         }
-        let Ok(Sink::Post { authority, path }) = post_to("http://a") else { panic!("a good one") };
-        assert_eq!((authority.as_str(), path.as_str()), ("a:80", "/"));
+        for (url, secret, at) in [("http://a", false, ("a", 80)), ("https://b:7/x", true, ("b", 7))]
+        {
+            let Ok(Sink::Post { tls, host, port, .. }) = post_to(url) else { panic!("{url}") };
+            assert_eq!((tls.is_some(), (host.as_str(), port)), (secret, at));
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use gapless_client::{Client, ConnectOptions};
 use gapless_core::backoff::{Backoff, Retries};
-use gapless_outbox::{BatchLimits, Database, FenceOptions, run_fence};
+use gapless_outbox::{BatchLimits, Database, FenceOptions, Observer, run_fence};
 use gapless_relay::{Relay, RelayError, RelayOptions, Target};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -171,8 +171,9 @@ async fn keep_state(
     tell: watch::Sender<Value>,
     stopped: watch::Receiver<bool>,
 ) {
+    let mut observer = Observer::new(database);
     while !*stopped.borrow() {
-        let state = match gapless_outbox::status(&database).await {
+        let state = match observer.status().await {
             Ok(state) => outbox_status::shown(&state),
             Err(error) => json!({ "error": error.to_string() }),
         };
@@ -208,7 +209,7 @@ async fn keep_relay(
     let mut retries = retries();
     while !*stopped.borrow() {
         let relay = Relay::new(database.clone(), target.clone(), options.clone());
-        if let Err(error) = relay.run(until(stopped.clone())).await {
+        if let Err(error) = Box::pin(relay.run(until(stopped.clone()))).await {
             let wait = retries.failed();
             tracing::error!(%error, ?wait, "rows of the outbox stay where they are");
             let _ = tokio::time::timeout(wait, until(stopped.clone())).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_outbox::{Database, Status};
+use gapless_outbox::{Database, Observer, Status};
 use serde_json::{Value, json};
 use tokio::time::interval;
 
@@ -22,12 +22,13 @@ pub(crate) async fn run(database: &Database, watch: bool, out: &mut Output) -> D
     }
     let mut interrupt = Interrupt::listen()?;
     let mut every = interval(WATCH_EVERY);
+    let mut observer = Observer::new(database.clone());
     loop {
         tokio::select! {
             () = interrupt.came() => return Ok(Exit::Ok),
             _ = every.tick() => {}
         }
-        match gapless_outbox::status(database).await {
+        match observer.status().await {
             Ok(state) => show(&state, out)?,
             // Who watches wants to see how it comes back.
             Err(error) if error.passes() => out.note(error),

@@ -165,7 +165,7 @@ async fn serve_open(
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
-    let outbox = Beside::start(config, &broker)?;
+    let outbox = Beside::start(config, broker)?;
     if let Some(http) = &mut http {
         if let Some(outbox) = &outbox {
             http.outbox(outbox.state.clone());

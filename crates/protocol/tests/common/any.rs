@@ -216,7 +216,7 @@ fn rejection() -> impl Strategy<Value = Rejection> {
             let limit = TotalLimit::CellBytes;
             Rejection::Reason(RejectReason::LimitReached { limit, max })
         }),
-        (15..100_u16, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
+        (16..100_u16, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
     ]
 }
 
