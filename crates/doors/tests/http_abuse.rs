@@ -197,7 +197,7 @@ fn past_the_limit_of_connections_new_ones_are_told_and_old_ones_work() {
     first.send(&Request::new("GET", "/healthz")).is(200);
     second.send(&Request::new("GET", "/healthz")).is(200);
     let mut third = server.connect();
-    third.answer().problem(503, "TooManyConnections");
+    third.answer().problem(429, "TooManyConnections");
     assert!(third.is_closed());
     first.send(&Request::new("GET", "/healthz")).is(200);
     drop((first, second));
