@@ -236,15 +236,22 @@ impl Inner {
         state.deleted = true;
     }
 
-    /// Nobody finds a deleted topic any more, and those who wait for it wake up.
+    /// A deleted topic is not found by its name any more. Its followers go on until the deletion
+    /// is flushed: a crash before that brings the topic back, and then they must have passed
+    /// over nothing.
     pub(crate) fn forget(&self, cell: &Cell) {
-        self.topics.remove(cell);
-        let wakers = cell.lock().wake_all();
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        self.topics.leave(cell);
     }
 
     /// The deletion of a topic is flushed.
     pub(crate) fn deleted(&self, cell: &Cell) {
+        self.topics.left(cell.id);
+        let wakers = {
+            let mut state = cell.lock();
+            state.gone = true;
+            state.wake_all()
+        };
+        wakers.into_iter().for_each(std::task::Waker::wake);
         self.metrics.topics.set(self.topics.users() as f64);
         self.emit("topic.deleted", &[("topic", cell.name.as_str().into())]);
         self.journal.note_dead();

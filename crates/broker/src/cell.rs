@@ -56,7 +56,10 @@ pub(crate) struct CellState {
     /// over and over, since nobody looks away for so long.
     pub(crate) evictions: u32,
     trim_noted: bool,
+    /// Its deletion is written down: nothing is published to it any more.
     pub(crate) deleted: bool,
+    /// Its deletion is flushed: nothing of it is handed out any more.
+    pub(crate) gone: bool,
 }
 
 /// How many bytes of a topic are in memory, counted in a total if there is one.
@@ -130,6 +133,7 @@ impl Cell {
             evictions: 0,
             trim_noted: false,
             deleted: false,
+            gone: false,
         };
         Self { id, name, state: Mutex::new(state), trims }
     }

@@ -51,7 +51,7 @@ pub(crate) struct PatternFollower {
 
 /// The topic of this number, if it is wanted and still there.
 fn wanted(inner: &Inner, pattern: &Pattern, id: TopicId) -> Option<Arc<Cell>> {
-    inner.topics.by_id(id).filter(|cell| pattern.matches(&cell.name))
+    inner.topics.by_id_or_leaving(id).filter(|cell| pattern.matches(&cell.name))
 }
 
 impl PatternFollower {
@@ -300,7 +300,7 @@ impl PatternFollower {
             let cell = is_batch.then(|| self.wanted(inner, header.topic)).flatten();
             let kept = cell.as_ref().and_then(|cell| {
                 let state = cell.lock();
-                (!state.deleted).then(|| state.kept())
+                (!state.gone).then(|| state.kept())
             });
             let (Some(cell), Some(kept)) = (cell, kept) else {
                 let through = header.last_position();

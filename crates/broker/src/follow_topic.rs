@@ -110,7 +110,7 @@ impl TopicFollower {
         inner.enforce_age(&self.cell, inner.clock.now())?;
         let from = self.cursor.next();
         let state = self.cell.lock();
-        let still_kept = state.first() <= from && !state.deleted;
+        let still_kept = state.first() <= from && !state.gone;
         drop(state);
         if !still_kept {
             // What was trimmed while it was read may not be handed out; looking tells.
@@ -140,7 +140,7 @@ impl TopicFollower {
         inner.enforce_age(&self.cell, now)?;
         let cell = Arc::clone(&self.cell);
         let mut state = cell.lock();
-        if state.deleted {
+        if state.gone {
             return Err(FollowError::Deleted(cell.name.clone()));
         }
         let mut effects = Vec::new();

@@ -58,9 +58,9 @@ impl State for Inner {
     }
 
     fn policy(&self, topic: TopicId) -> Policy {
-        let Some(cell) = self.topics.by_id(topic) else { return Policy::Gone };
+        let Some(cell) = self.topics.by_id_or_leaving(topic) else { return Policy::Gone };
         let state = cell.lock();
-        if state.deleted {
+        if state.gone {
             return Policy::Gone;
         }
         let compaction = state.settings.compaction.map(|each| each.tombstone_grace);
@@ -79,7 +79,7 @@ impl State for Inner {
     }
 
     fn evicted(&self, topic: TopicId, through: Lsn) {
-        if let Some(cell) = self.topics.by_id(topic) {
+        if let Some(cell) = self.topics.by_id_or_leaving(topic) {
             cell.lock().evict(through);
         }
     }

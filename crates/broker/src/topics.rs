@@ -1,7 +1,7 @@
 //! Name to topic, number to topic. A million idle topics cost memory only.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -25,6 +25,8 @@ struct Maps {
     aged: BTreeSet<TopicId>,
     /// How many are the broker's own.
     system: usize,
+    /// Topics whose deletion is not flushed yet: a crash may bring them back.
+    leaving: BTreeMap<TopicId, Arc<Cell>>,
     /// Settings that many topics share are kept once.
     common: Arc<TopicSettings>,
 }
@@ -140,15 +142,38 @@ impl Topics {
         });
     }
 
-    pub(crate) fn remove(&self, cell: &Cell) {
+    /// The topic of this number, also while its deletion is not flushed yet.
+    pub(crate) fn by_id_or_leaving(&self, id: TopicId) -> Option<Arc<Cell>> {
+        self.read(|maps| {
+            let here = maps.by_id.get(&id).map(|each| &each.0);
+            here.or_else(|| maps.leaving.get(&id)).cloned()
+        })
+    }
+
+    /// Takes a topic out whose deletion is written down; [`Topics::left`] says that it is
+    /// flushed.
+    pub(crate) fn leave(&self, cell: &Cell) {
         self.write(|maps| {
-            maps.by_id.remove(&cell.id);
+            if let Some(Numbered(cell)) = maps.by_id.take(&cell.id) {
+                maps.leaving.insert(cell.id, cell);
+            }
             maps.aged.remove(&cell.id);
             if maps.by_name.get(&cell.name).is_some_and(|each| each.0.id == cell.id) {
                 maps.by_name.remove(&cell.name);
                 maps.system -= usize::from(cell.name.is_system());
             }
         });
+    }
+
+    /// The deletion of a topic is flushed.
+    pub(crate) fn left(&self, id: TopicId) {
+        self.write(|maps| maps.leaving.remove(&id));
+    }
+
+    /// Takes a topic out of which nothing can come back.
+    pub(crate) fn remove(&self, cell: &Cell) {
+        self.leave(cell);
+        self.left(cell.id);
     }
 
     /// All topics, in the order of their numbers.
