@@ -48,9 +48,13 @@ impl Groups {
         self.read(|maps| maps.by_name.values().cloned().collect())
     }
 
+    /// Adds a group. A name belongs to the group of the highest number: a replay may come to one
+    /// that was deleted, and has to delete it again, when the next of that name is there.
     pub(crate) fn insert(&self, group: Arc<GroupCell>) {
         self.write(|maps| {
-            maps.by_name.insert(group.name.clone(), Arc::clone(&group));
+            if maps.by_name.get(&group.name).is_none_or(|each| each.id <= group.id) {
+                maps.by_name.insert(group.name.clone(), Arc::clone(&group));
+            }
             maps.by_id.insert(group.id, group);
         });
     }

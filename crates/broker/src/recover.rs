@@ -199,6 +199,9 @@ pub(crate) struct Recovering {
     /// Topics and groups that the log names but that are in no item: they must have been
     /// deleted while the checkpoint was taken, so the log must hold their deletion too.
     unknown: BTreeSet<TopicId>,
+    /// Topics that are in no item and that the log has settings for: they were created there, or
+    /// given other settings and deleted while the checkpoint was taken. What they hold tells.
+    set_by_log: BTreeSet<TopicId>,
     /// Topics and groups whose deletion the log holds. Numbers are never given twice, so
     /// whatever follows it belongs to nothing: earlier versions wrote such changes of groups.
     pub(crate) deleted: BTreeSet<TopicId>,
@@ -271,11 +274,13 @@ impl Recovering {
         let body = entry.body();
         let (name, settings) = take_named(&mut &body[..])?;
         let id = entry.header.topic;
-        if self.deleted.contains(&id) {
+        // Its creation would have come before whatever made it unknown.
+        if self.deleted.contains(&id) || self.unknown.contains(&id) {
             return Ok(());
         }
         let Some(cell) = self.topics.by_id(id) else {
             self.add_topic(id, name, settings).lock().as_of = entry.header.position;
+            self.set_by_log.insert(id);
             return Ok(());
         };
         let shared = self.topics.share(settings);
@@ -311,6 +316,13 @@ impl Recovering {
                 time: header.time,
             };
             if let Some(Effect::Mismatch { expected, found }) = state.step(header.time, input) {
+                if state.machine.last() == Seq(0) && self.set_by_log.contains(&header.topic) {
+                    // What seemed to create it only changed its settings.
+                    drop(state);
+                    self.topics.remove(&cell);
+                    self.missing(header.topic);
+                    return Ok(());
+                }
                 return Err(format!("topic {} has {found} instead of {expected}", cell.name));
             }
             state.as_of = header.last_position();

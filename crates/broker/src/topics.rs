@@ -130,14 +130,19 @@ impl Topics {
         })
     }
 
+    /// Adds a topic. A name belongs to the topic of the highest number: a replay may come to one
+    /// that was deleted, and has to delete it again, when the next of that name is there.
     pub(crate) fn insert(&self, cell: Arc<Cell>) {
         self.write(|maps| {
             maps.next_id = maps.next_id.max(cell.id.0);
             if cell.lock().settings.retention.age.is_some() {
                 maps.aged.insert(cell.id);
             }
-            let replaced = maps.by_name.replace(Named(Arc::clone(&cell)));
-            maps.system += usize::from(replaced.is_none() && cell.name.is_system());
+            let named = maps.by_name.get(&cell.name).map(|each| each.0.id);
+            if named.is_none_or(|id| id <= cell.id) {
+                maps.by_name.replace(Named(Arc::clone(&cell)));
+            }
+            maps.system += usize::from(named.is_none() && cell.name.is_system());
             maps.by_id.replace(Numbered(cell));
         });
     }

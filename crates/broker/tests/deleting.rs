@@ -207,6 +207,71 @@ fn c1_a_change_that_no_deletion_explains_is_refused_and_changes_nothing() {
     }
 }
 
+/// Seals, and does something when the frames to seal are chosen and no item of the checkpoint is
+/// written yet.
+fn within_a_seal(world: &World, broker: &Broker, act: fn(&Broker)) {
+    broker.flush();
+    let (fs, acting, done) = (world.fs.clone(), broker.clone(), Arc::new(AtomicBool::new(false)));
+    let was_done = Arc::clone(&done);
+    // The first sync is that of the segment, which comes before the checkpoint.
+    world.fs.on_sync(Some(Arc::new(move || {
+        fs.on_sync(None);
+        act(&acting);
+        was_done.store(true, Ordering::Relaxed);
+    })));
+    broker.seal().expect("there is room");
+    assert!(done.load(Ordering::Relaxed), "a seal has a sync");
+}
+
+/// Found by bursts of calls: what gave a topic other settings was taken for its creation when
+/// the checkpoint did not have it any more, and then its next message did not fit.
+#[test]
+fn c1_a_store_opens_after_a_topic_was_configured_and_deleted_while_a_checkpoint_was_taken() {
+    for end in 0..3 {
+        let world = World::new(6);
+        let broker = open(&world, Mode::Shared);
+        within_a_seal(&world, &broker, |broker| {
+            for durability in [Durability::Written, Durability::Memory] {
+                let settings =
+                    TopicSettings { durability: Some(durability), ..TopicSettings::default() };
+                broker.configure_topic(&name("t"), settings).expect("t is there");
+                texts(broker, "t", 6..=7);
+            }
+            broker.delete_topic(&name("t")).expect("t is there");
+        });
+        let broker = reopen(&world, broker, end);
+        assert!(broker.describe_topic(&name("t")).is_err(), "the deleted topic stays gone");
+    }
+}
+
+/// The replay deletes the first one again, when the checkpoint has brought the second.
+#[test]
+fn c1_what_is_created_again_while_a_checkpoint_is_taken_keeps_its_name() {
+    for end in 0..3 {
+        let world = World::new(7);
+        let broker = open(&world, Mode::Shared);
+        within_a_seal(&world, &broker, |broker| {
+            for _ in 0..2 {
+                broker.create_topic(&name("u"), TopicSettings::default()).expect("there is room");
+                text(broker, "u", "body");
+                broker.create_group(&name("h"), settings(Mode::Keyed)).expect("there is room");
+                broker.delete_topic(&name("u")).expect("u is there");
+                broker.delete_group(&name("h")).expect("h is there");
+            }
+            broker.create_topic(&name("u"), TopicSettings::default()).expect("there is room");
+            text(broker, "u", "body");
+            broker.create_group(&name("h"), settings(Mode::Ordered)).expect("there is room");
+        });
+        let topic = broker.describe_topic(&name("u")).expect("u is there");
+        let group = broker.describe_group(&name("h")).expect("h is there");
+        let broker = reopen(&world, broker, end);
+        let found = broker.describe_topic(&name("u")).expect("u keeps its name");
+        assert_eq!((found.id, found.next), (topic.id, topic.next));
+        let found = broker.describe_group(&name("h")).expect("h keeps its name");
+        assert_eq!((found.id, found.settings), (group.id, group.settings));
+    }
+}
+
 #[test]
 fn the_dead_letters_of_a_deleted_group_are_gone_with_it_whatever_crashes() {
     for end in 0..3 {
