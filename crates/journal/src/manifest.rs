@@ -404,7 +404,9 @@ mod tests {
     #[test]
     fn what_was_encoded_is_decoded() {
         for secret in [None, Some(Secret::new(9))] {
-            let manifest = Manifest { secret, ..sample() };
+            let mut manifest = Manifest { secret, ..sample() };
+            // Version 1 knew of no openings.
+            manifest.openings.retain(|_| secret.is_some());
             assert_eq!(Manifest::decode(&manifest.encode()).ok(), Some(manifest));
         }
     }

@@ -15,6 +15,8 @@ impl World {
     pub(super) fn open(&mut self, mut end: Option<CrashKind>) -> Checked {
         for attempt in 0.. {
             let fault = attempt < 3 && end.is_some() && self.random.chance(15);
+            // What was to fail in the life before, or at the attempt before, does not count here.
+            self.calm();
             if fault {
                 self.arm();
             }
