@@ -49,13 +49,13 @@ fn now_of(publishing: gapless_broker::Publishing) -> Option<Result<PublishAck, P
 fn full(world: &World) -> (Broker, Position) {
     let broker = world.open();
     for topic in ["a", "b", "c"] {
-        broker.create_topic(&name(topic), TopicSettings::default()).unwrap();
+        broker.create_topic(&name(topic), TopicSettings::default()).expect("the store is well");
     }
     let settings = GroupSettings::new(pattern("c"));
-    broker.create_group(&name("g"), settings).unwrap();
+    broker.create_group(&name("g"), settings).expect("the store is well");
     let later = Message::new("later").with_not_before(broker.now().after(HOUR));
     let PublishAck::Scheduled { id, .. } =
-        broker.publish(&name("c"), &later, &plain()).wait().unwrap()
+        broker.publish(&name("c"), &later, &plain()).wait().expect("the store is well")
     else {
         panic!("it is scheduled");
     };
@@ -75,11 +75,11 @@ fn goes_on(world: &World, broker: Broker) {
     for _ in 0..20 {
         let publishing = broker.publish(&name("c"), &Message::new(vec![b'y'; 3000]), &plain());
         broker.turn();
-        accepted(publishing.wait().unwrap());
+        accepted(publishing.wait().expect("the store is well"));
     }
-    let next = broker.describe_topic(&name("c")).unwrap().next;
+    let next = broker.describe_topic(&name("c")).expect("the store is well").next;
     let broker = world.crash(broker, CrashKind::Power);
-    assert_eq!(broker.describe_topic(&name("c")).unwrap().next, next);
+    assert_eq!(broker.describe_topic(&name("c")).expect("the store is well").next, next);
 }
 
 #[test]

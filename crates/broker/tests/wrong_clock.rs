@@ -16,7 +16,7 @@ const YEARS: u64 = 10 * 365 * DAY;
 /// A store that had a message stamped ten years ahead, and whose clock is right again.
 fn after_the_jump(world: &World, settings: TopicSettings) -> Broker {
     let broker = world.open();
-    broker.create_topic(&name("t"), settings).unwrap();
+    broker.create_topic(&name("t"), settings).expect("the store is well");
     text(&broker, "t", "before");
     world.advance(YEARS);
     text(&broker, "t", "ahead");
@@ -26,7 +26,7 @@ fn after_the_jump(world: &World, settings: TopicSettings) -> Broker {
 }
 
 fn time_of(broker: &Broker, seq: u64) -> u64 {
-    broker.read(&name("t"), Seq(seq)).unwrap().expect("it is there").time.0
+    broker.read(&name("t"), Seq(seq)).expect("the store is well").expect("it is there").time.0
 }
 
 #[test]

@@ -60,7 +60,8 @@ mod tests {
     #[test]
     fn clones_count_together_and_a_place_is_free_again() {
         let all = Connections::at_most(2);
-        let (first, second) = (all.enter(), all.clone().enter());
+        let clone = all.clone();
+        let (first, second) = (all.enter(), clone.enter());
         assert!(first.is_some() && second.is_some());
         assert!(all.enter().is_none());
         assert!(all.enter().is_none(), "those refused are not counted");

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::Timestamp;
@@ -20,6 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::clock::{self, Instant};
 use crate::wire::{ClientConfig, JobAnswer, JobRequest, JobResult, SUBMIT_PREFIX};
 
 /// How long connecting and being welcomed may take.
@@ -93,7 +94,7 @@ impl JobClient {
         let (connections, connected) = watch::channel(0);
         let task = Task {
             connections,
-            started: Instant::now(),
+            started: clock::now(),
             inbox: inbox.clone(),
             duplicates: Arc::clone(&duplicates),
             jobs: BTreeMap::new(),
@@ -193,7 +194,7 @@ impl Task {
                     Some(news) => self.take(news),
                     None => return,
                 },
-                () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {
+                () = clock::pause(due.unwrap_or_default()), if due.is_some() => {
                     Some(Input::Tick)
                 }
             };

@@ -24,6 +24,7 @@ use gapless_core::job::{JobId, Token};
 use gapless_core::{Pattern, PublishAck};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::clock;
 use crate::error::JobsError;
 use crate::store::{Changes, Store};
 use crate::wire::{JobResult, Status};
@@ -350,7 +351,7 @@ impl Task {
             let _ = out.try_send(Tell::Close("the leader starts again: come back"));
         }
         loop {
-            tokio::time::sleep(RESTART_PAUSE).await;
+            clock::pause(RESTART_PAUSE).await;
             match self.load().await {
                 Ok(()) => return true,
                 Err(error) if self.broker.state() != BrokerState::Error => {
@@ -562,7 +563,7 @@ impl Task {
 
 async fn sleep(due: Option<Duration>) {
     if let Some(due) = due {
-        tokio::time::sleep(due).await;
+        clock::pause(due).await;
     }
 }
 

@@ -14,6 +14,7 @@
 //!   how busy the machine is.
 
 pub mod client;
+mod clock;
 mod error;
 pub mod leader;
 mod load;

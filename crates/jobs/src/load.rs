@@ -1,6 +1,8 @@
 //! How busy the machine is, as the share of processor time that was used lately.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::clock::{self, Instant};
 
 /// A share is measured over at least this time.
 const MEASURE: Duration = Duration::from_millis(100);
@@ -22,7 +24,7 @@ impl Load {
     /// The share of all processors that was used since the last look: 0 to 1. On a system that
     /// does not tell, 0.
     pub(crate) fn busy_share(&mut self) -> f64 {
-        let now = Instant::now();
+        let now = clock::now();
         if self.last.is_some_and(|(at, _)| now - at < MEASURE) {
             return self.share;
         }

@@ -12,13 +12,14 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::wire::{JobRequest, JobResult, Status, check_file_name, decode, encode, exec_name};
 use crate::worker::WorkerOptions;
 use crate::zipped;
@@ -100,7 +101,7 @@ pub(crate) async fn run(
     let name = format!("{}-{}", request.job_id, request.attempt.unwrap_or(0));
     let folder = options.work_dir.join(name);
     let mark = mark_of(&folder);
-    let began = Instant::now();
+    let began = clock::now();
     match prepare(request, options, &folder).await {
         Ok((program, inputs)) => {
             let process = Process { request, options, folder: &folder, mark: &mark };
@@ -195,7 +196,7 @@ impl Process<'_> {
         let ended = async {
             tokio::select! {
                 status = child.wait() => Ended::Exit(status),
-                () = tokio::time::sleep(run_max) => Ended::Timeout,
+                () = clock::pause(run_max) => Ended::Timeout,
                 why = stopped(&mut stop) => Ended::Stopped(why),
             }
         };
@@ -330,7 +331,7 @@ fn kill_group(group: Option<Pid>) {
 
 /// Kills every process that carries the mark of a job, until there is none.
 async fn kill_marked(mark: &str) {
-    let until = Instant::now() + KILL_WAIT;
+    let until = clock::now() + KILL_WAIT;
     loop {
         let wanted = format!("{MARK}={mark}");
         let marked = tokio::task::spawn_blocking(move || find_marked(&wanted)).await;
@@ -341,11 +342,11 @@ async fn kill_marked(mark: &str) {
         for pid in marked {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
-        if Instant::now() > until {
+        if clock::now() > until {
             tracing::error!(mark, "processes of a job cannot be killed");
             return;
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        clock::pause(Duration::from_millis(2)).await;
     }
 }
 

@@ -21,9 +21,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::client::{encoded, next_frame};
+use crate::clock::{self, Instant};
 use crate::load::Load;
 use crate::run::{self, RunLimits, Stop};
 use crate::wire::{AttemptRef, Attempts, JobRequest, JobResult, JobWelcome, Status, WorkerConfig};
@@ -161,7 +161,7 @@ impl Worker {
                     let attempts = self.attempts.values().map(|each| each.token.clone()).collect();
                     let payload = serde_json::to_vec(&Attempts { attempts }).expect("plain data");
                     output.write_all(&encoded(Kind::JobRenew, [0; 16], payload.into())).await?;
-                    let lease_ends = Instant::now() + self.lease;
+                    let lease_ends = clock::now() + self.lease;
                     self.attempts.values_mut().for_each(|each| each.lease_ends = lease_ends);
                 }
                 _ = look.tick(), if self.owed > 0 => {
@@ -267,7 +267,7 @@ impl Worker {
         }
         let token = AttemptRef { job_id: job.to_string(), attempt, epoch: self.epoch.clone() };
         let (stop, stopping) = watch::channel(None);
-        let lease_ends = Instant::now() + self.lease;
+        let lease_ends = clock::now() + self.lease;
         self.attempts.insert(key, Attempt { token, stop, lease_ends, result: None });
         let (options, epoch) = (self.options.clone(), self.epoch.clone());
         self.running.spawn(async move {
@@ -310,14 +310,14 @@ impl Worker {
 
     /// Without a connection: jobs go on, and are stopped before their leases end.
     async fn wait_away(&mut self, wait: Duration, stopped: &mut watch::Receiver<bool>) {
-        let until = Instant::now() + wait;
+        let until = clock::now() + wait;
         loop {
             let running = self.attempts.values().filter(|each| each.result.is_none());
             let lease = running.map(|each| each.lease_ends - LEASE_MARGIN).min();
             tokio::select! {
-                () = tokio::time::sleep_until(until) => return,
-                () = tokio::time::sleep_until(lease.unwrap_or(until)), if lease.is_some() => {
-                    let now = Instant::now();
+                () = clock::pause_until(until) => return,
+                () = clock::pause_until(lease.unwrap_or(until)), if lease.is_some() => {
+                    let now = clock::now();
                     for each in self.attempts.values() {
                         if each.lease_ends - LEASE_MARGIN <= now {
                             each.stop.send_replace(Some(Stop::LeaseLost));

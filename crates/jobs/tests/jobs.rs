@@ -259,7 +259,7 @@ async fn e8_a_leader_that_is_lost_for_good_loses_no_job() {
     let worker = WorkerAt::start(second.address, execs.path(), "w");
     let texts: Vec<String> = (0..20).map(|number| number.to_string()).collect();
     let requests: Vec<JobRequest> = (0..20)
-        .map(|number| job(number << 64 | number * 77, "echo", &[&texts[number as usize]]))
+        .map(|number| job((number << 64) | (number * 77), "echo", &[&texts[number as usize]]))
         .collect();
     let mut at_first = 0;
     let client = Arc::new(client);
@@ -303,7 +303,8 @@ async fn a_job_that_forks_twice_and_ignores_signals_is_gone_after_cancel() {
     let (store, execs) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let pids = execs.path().join("pids");
     let script = format!(
-        "trap '' TERM INT HUP; (setsid sh -c 'trap \"\" TERM; echo $$ >> {pids}; while :; do sleep 0.1; done' &) ; \
+        "trap '' TERM INT HUP; (setsid sh -c 'trap \"\" TERM; echo $$ >> {pids}; \
+         while :; do sleep 0.1; done' &) ; \
          echo $$ >> {pids}; while :; do sleep 0.1; done",
         pids = pids.display()
     );
