@@ -80,6 +80,10 @@ keys! {
         refused, and may hold some without getting on while it is short";
     "limits.write_timeout_ms" = "120000", "how long a client may take nothing of what is sent to it \
         before its connection is ended; it can resume";
+    "jobs.enabled" = "true", "whether jobs are led here, on the native door: true or false";
+    "jobs.lease_ms" = "15000", "how long a worker may be silent about a job before another gets it, \
+        at least 3000";
+    "jobs.keep_results_ms" = "86400000", "how long an ended job and its result are kept";
     "outbox.dsn" = "", "PostgreSQL database whose outbox is moved into topics; empty for none";
     "outbox.password_file" = "", "file whose first line is the password for it; empty for \
         PGPASSWORD";

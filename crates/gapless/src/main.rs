@@ -7,6 +7,7 @@ mod config;
 #[cfg(test)]
 mod docs;
 mod exit;
+mod jobs;
 mod log;
 mod output;
 mod permissions;
@@ -85,6 +86,11 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Group(options) => cmd::group::run(options, global, out),
         Command::Dlq(options) => cmd::dlq::run(options, global, out),
         Command::Outbox(options) => cmd::outbox::run(options, &configuration(global)?, global, out),
+        Command::Job(options) => cmd::job::run(&options, global, out),
+        Command::Leader(options) => cmd::leader::run(&options, &configuration(global)?, out),
+        Command::Worker(options) => cmd::worker::run(options, out),
+        Command::Client(options) => cmd::client::run(&options, global, out),
+        Command::Clientx(options) => cmd::client::run_x(&options, global, out),
         Command::Cancel(options) => cmd::cancel::run(&options, global, out),
         Command::Clients(_) => cmd::clients::run(global, out),
         Command::Events(options) => cmd::events::run(&options, global, out),

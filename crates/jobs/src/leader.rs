@@ -22,7 +22,7 @@ use gapless_core::job::leader::{
 use gapless_core::job::record::{End, Record, Spec, Stage};
 use gapless_core::job::{JobId, Token};
 use gapless_core::{Pattern, PublishAck};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use crate::clock;
 use crate::error::JobsError;
@@ -144,26 +144,32 @@ pub struct JobView {
     pub phase: &'static str,
 }
 
+/// The topics of jobs, which are created when they are first needed.
+struct Prepared {
+    store: Store,
+    done: OnceCell<()>,
+}
+
 /// The handle to a leader. Cloning it copies a pointer; the leader ends with the last one.
 #[derive(Clone)]
 pub struct Leader {
     inbox: mpsc::Sender<(Session, Ask)>,
+    prepared: Arc<Prepared>,
     next_session: Arc<std::sync::atomic::AtomicU64>,
     epoch: Arc<str>,
     lease: Duration,
 }
 
 impl Leader {
-    /// Starts the leader: reads what is stored, and goes on with it.
+    /// Starts the leader: reads what is stored, and goes on with it. A store that never had a job
+    /// is not written to before the first client or worker comes.
     ///
     /// # Errors
-    /// When the topics of jobs cannot be created or read.
+    /// When the topics of jobs cannot be read.
     pub async fn start(broker: &Broker, options: LeaderOptions) -> Result<Self, JobsError> {
         let (inbox, asks) = mpsc::channel(INBOX_MAX);
-        let opened = broker.clone();
-        let store = tokio::task::spawn_blocking(move || Store::open(&opened))
-            .await
-            .map_err(|_| JobsError::Stopped)??;
+        let store = Store::of(broker);
+        let prepared = Arc::new(Prepared { store: store.clone(), done: OnceCell::new() });
         let mut task = Task {
             broker: broker.clone(),
             store,
@@ -175,6 +181,7 @@ impl Leader {
         task.load().await?;
         let leader = Self {
             inbox,
+            prepared,
             next_session: Arc::default(),
             // Without the opening: a worker goes on with its attempts when the leader is back.
             epoch: format!("{:08x}", broker.epoch().store()).into(),
@@ -182,6 +189,19 @@ impl Leader {
         };
         tokio::spawn(task.run(asks));
         Ok(leader)
+    }
+
+    /// Sees to it that what is asked can be stored; before anything is asked for a connection.
+    ///
+    /// # Errors
+    /// When the topics of jobs cannot be created.
+    pub async fn prepare(&self) -> Result<(), JobsError> {
+        let create = async || {
+            let store = self.prepared.store.clone();
+            let ensure = tokio::task::spawn_blocking(move || store.ensure());
+            ensure.await.map_err(|_| JobsError::Stopped)?
+        };
+        self.prepared.done.get_or_try_init(create).await.copied()
     }
 
     /// A number for a new connection.

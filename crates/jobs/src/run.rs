@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use gapless_core::job::JobId;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -73,11 +74,22 @@ pub(crate) async fn sweep(work_dir: &Path) -> io::Result<()> {
     let mut left = tokio::fs::read_dir(work_dir).await?;
     while let Some(entry) = left.next_entry().await? {
         let folder = entry.path();
+        if !is_of_job(&entry.file_name()) {
+            continue;
+        }
         kill_marked(&mark_of(&folder)).await;
         tracing::info!(folder = %folder.display(), "sweeping what an earlier worker left");
         tokio::fs::remove_dir_all(folder).await?;
     }
     Ok(())
+}
+
+/// Whether a folder has the name of a job's: anything else in there is left alone.
+fn is_of_job(name: &std::ffi::OsStr) -> bool {
+    let parts = name.to_str().and_then(|name| name.rsplit_once('-'));
+    parts.is_some_and(|(job, attempt)| {
+        job.parse::<JobId>().is_ok() && attempt.parse::<u32>().is_ok()
+    })
 }
 
 /// The mark of a job's processes: its folder, which no other worker of the machine has.
@@ -364,4 +376,22 @@ fn find_marked(wanted: &str) -> Vec<Pid> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_folders_of_jobs_are_swept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let job = folder.path().join(format!("{}-1", JobId(7)));
+        let others = ["letters", "a-1", "worker.lock"].map(|name| folder.path().join(name));
+        for each in others.iter().chain([&job]) {
+            std::fs::create_dir(each).expect("a folder");
+        }
+        sweep(folder.path()).await.expect("it can be swept");
+        assert!(!job.exists());
+        assert!(others.iter().all(|each| each.exists()));
+    }
 }

@@ -5,6 +5,7 @@
 //! which the next frame cannot be found ends.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::job::leader::{Outcome, Session};
@@ -26,6 +27,11 @@ use crate::wire::{
 /// Most bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 256 * 1024;
 
+/// How long the first frame may take.
+const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// How long the other side may take nothing of what is written to it.
+const WRITE_WAIT: Duration = Duration::from_secs(120);
+
 /// Serves a connection until it ends. `read` is what was already read from it.
 ///
 /// # Errors
@@ -38,9 +44,11 @@ where
     let mut input = Input { stream: input, read };
     let session = leader.new_session();
     let (out, mut tells) = Leader::channel();
-    let Some(hello) = input.frame().await? else { return Ok(()) };
+    let hello = tokio::time::timeout(HELLO_WAIT, input.frame()).await??;
+    let Some(hello) = hello else { return Ok(()) };
     let mut wait = BytesMut::new();
-    match introduce(&hello, &leader, out) {
+    let prepared = leader.prepare().await.map_err(|error| error.to_string());
+    match prepared.and_then(|()| introduce(&hello, &leader, out)) {
         Ok((ask, welcome)) => {
             if leader.ask(session, ask).await.is_err() {
                 return Ok(());
@@ -228,12 +236,23 @@ async fn write_all<W: AsyncWrite + Unpin>(
             let Ok(tell) = tells.try_recv() else { break };
             open = put_tell(&mut wait, tell, epoch);
         }
-        output.write_all(&wait).await?;
+        write_in_time(output, &wait).await?;
         wait.clear();
         if !open {
             return output.shutdown().await;
         }
     }
+}
+
+/// Writes all of it; each part must be taken in time.
+async fn write_in_time<W: AsyncWrite + Unpin>(output: &mut W, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match tokio::time::timeout(WRITE_WAIT, output.write(bytes)).await?? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            taken => bytes = &bytes[taken..],
+        }
+    }
+    Ok(())
 }
 
 /// Writes what the leader tells; `false` if the connection ends with it.

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use gapless_broker::{Atomic, Broker, Delivery, From, Publishing, Subsystem};
+use gapless_broker::{Atomic, Broker, Delivery, From, Publishing, Subsystem, TopicError};
 use gapless_core::job::JobId;
 use gapless_core::job::record::Record;
 use gapless_core::{Compaction, Message, Pattern, PublishOptions, TopicName, TopicSettings};
@@ -69,23 +69,31 @@ fn key(job: JobId) -> Bytes {
 }
 
 impl Store {
-    /// Creates the topics, or finds them. Blocks.
-    pub(crate) fn open(broker: &Broker) -> Result<Self, JobsError> {
+    /// The topics of this broker, whether they exist or not.
+    pub(crate) fn of(broker: &Broker) -> Self {
         let own = broker.subsystem(PREFIX);
         let [state, requests, results] =
             ["state", "requests", "results"].map(|name| own.topic(name));
-        let compaction = Some(Compaction { tombstone_grace: TOMBSTONE_GRACE });
-        let settings = TopicSettings { compaction, ..TopicSettings::default() };
-        for topic in [&state, &requests, &results] {
-            own.ensure_topic(topic, settings)?;
-        }
-        Ok(Self { own, state, requests, results })
+        Self { own, state, requests, results }
     }
 
-    /// The newest record of every job.
+    /// Creates the topics, or finds them. Blocks.
+    pub(crate) fn ensure(&self) -> Result<(), JobsError> {
+        let compaction = Some(Compaction { tombstone_grace: TOMBSTONE_GRACE });
+        let settings = TopicSettings { compaction, ..TopicSettings::default() };
+        for topic in [&self.state, &self.requests, &self.results] {
+            self.own.ensure_topic(topic, settings)?;
+        }
+        Ok(())
+    }
+
+    /// The newest record of every job; none if there never was one.
     pub(crate) async fn load(&self) -> Result<Vec<Record>, JobsError> {
         let pattern = Pattern::literal(&self.state);
         let broker = self.own.broker().clone();
+        if let Err(TopicError::Unknown(_)) = broker.describe_topic(&self.state) {
+            return Ok(Vec::new());
+        }
         let follow = move || broker.subscribe(&pattern, From::LastPerKey);
         let mut follower =
             tokio::task::spawn_blocking(follow).await.map_err(|_| JobsError::Stopped)??;

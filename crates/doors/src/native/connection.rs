@@ -8,6 +8,7 @@
 mod ask;
 mod ending;
 mod handle;
+mod jobs;
 mod publish;
 
 use std::collections::VecDeque;
@@ -112,6 +113,8 @@ enum Stage {
 enum End {
     /// The other side closed it, or all was done.
     Done,
+    /// Its first frame is a hello of jobs: a session of the leader takes it over.
+    Jobs,
     /// The socket failed.
     Io(io::Error),
 }
@@ -176,6 +179,9 @@ impl Connection {
             ended = poll_fn(|context| self.poll(context)) => Some(ended),
             () = shared.closed() => None,
         };
+        if matches!(ended, Some(End::Jobs)) {
+            return Box::pin(self.serve_jobs()).await;
+        }
         // In a box of its own: what an end needs is no cost of those who stay.
         Box::pin(self.wind_up(ended)).await;
     }
@@ -314,6 +320,9 @@ impl Connection {
         }
         if !self.may_handle() {
             return Ok(false);
+        }
+        if self.is_of_jobs() {
+            return Err(End::Jobs);
         }
         // Publishes and acks that have come are handled together, so that answers gather. Anything
         // else is answered in its order: a pong says that what was asked before is done.

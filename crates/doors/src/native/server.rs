@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gapless_broker::Broker;
+use gapless_jobs::Leader;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,6 +30,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) broker: Broker,
+    /// Who leads jobs here; without one their hellos are refused.
+    pub(crate) jobs: Option<Leader>,
     pub(crate) options: NativeOptions,
     pub(crate) sessions: Sessions,
     pub(crate) in_flight_bytes: AtomicUsize,
@@ -76,10 +79,25 @@ impl NativeDoor {
         tcp: Option<&str>,
         unix: Option<&Path>,
     ) -> Result<Self, DoorError> {
+        Self::open_leading(broker, None, options, tcp, unix).await
+    }
+
+    /// The same, and connections whose first frame is a hello of jobs are served by a leader.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_leading(
+        broker: Broker,
+        jobs: Option<Leader>,
+        options: NativeOptions,
+        tcp: Option<&str>,
+        unix: Option<&Path>,
+    ) -> Result<Self, DoorError> {
         let (close, closing) = watch::channel(false);
         let awake = Awake::new(options.awake).map_err(DoorError::Threads)?;
         let shared = Arc::new(Shared {
             broker,
+            jobs,
             options,
             sessions: Sessions::default(),
             in_flight_bytes: AtomicUsize::new(0),

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod cancel;
+pub(crate) mod client;
 pub(crate) mod clients;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -10,6 +11,8 @@ pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod group;
+pub(crate) mod job;
+pub(crate) mod leader;
 pub(crate) mod outbox;
 pub(crate) mod outbox_consume;
 pub(crate) mod outbox_run;
@@ -20,6 +23,7 @@ pub(crate) mod stats;
 pub(crate) mod sub_group;
 pub(crate) mod subscribe;
 pub(crate) mod topic;
+pub(crate) mod worker;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,7 +45,7 @@ First steps:
 
 Every command explains itself with examples: gapless help pub";
 
-/// Pub/sub, durable topics, consumer groups and outbox, with no gap.
+/// Pub/sub, durable topics, consumer groups, outbox and jobs, with no gap.
 ///
 /// Without a command, `serve` is run.
 #[derive(Debug, Parser)]
@@ -121,6 +125,11 @@ pub(crate) enum Command {
     Group(group::GroupOptions),
     Dlq(dlq::DlqOptions),
     Outbox(outbox::OutboxOptions),
+    Job(job::JobOptions),
+    Leader(leader::LeaderOptions),
+    Worker(worker::WorkOptions),
+    Client(client::ClientOptions),
+    Clientx(client::ClientxOptions),
     Cancel(cancel::CancelOptions),
     Clients(clients::ClientsOptions),
     Events(events::EventsOptions),
@@ -135,8 +144,8 @@ impl Command {
     /// What is logged unless somebody says otherwise.
     pub(crate) fn log_level(&self) -> &'static str {
         match self {
-            Self::Serve(_) => "info",
-            Self::Outbox(_) => "warn",
+            Self::Serve(_) | Self::Leader(_) => "info",
+            Self::Outbox(_) | Self::Worker(_) => "warn",
             _ => "error",
         }
     }

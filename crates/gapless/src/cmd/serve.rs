@@ -7,9 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
+use gapless_core::job::leader::Limits;
 use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
 use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_doors::{Budget, Connections};
+use gapless_jobs::{Leader, LeaderOptions};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
 use serde_json::json;
@@ -38,6 +40,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 100;
 
 /// The least memory for connections: several of the largest frames.
 const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
+
+/// The shortest lease of a job, in milliseconds: a worker stops its job 2 s before it ends.
+const LEASE_MS_MIN: u64 = 3_000;
 
 /// Start the server (also without a command)
 #[derive(Debug, Default, Args)]
@@ -109,6 +114,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     let mut native = native_options(config, &memory)?;
     let mut http_options = http_options(config, &memory)?;
     check_addresses(config)?;
+    leader_options(config)?;
     let shares = OpenFiles::within(open_files);
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
     if shares.connections < wanted {
@@ -160,7 +166,9 @@ async fn serve_open(
     let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
     let unix = unix_socket(config, data);
-    let door = NativeDoor::open(broker.clone(), native, tcp, unix.as_deref()).await;
+    let jobs = lead_jobs(config, broker).await?;
+    let leads = jobs.is_some();
+    let door = NativeDoor::open_leading(broker.clone(), jobs, native, tcp, unix.as_deref()).await;
     let door = door.map_err(|error| {
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
@@ -184,7 +192,7 @@ async fn serve_open(
         out.json_line(&json!({
             "event": "ready", "version": env!("CARGO_PKG_VERSION"), "epoch": epoch,
             "data": data.display().to_string(), "native": address, "unix": socket,
-            "http": page,
+            "http": page, "jobs": leads,
         }))?;
     } else {
         out.line(format_args!("gapless {} is ready", env!("CARGO_PKG_VERSION")))?;
@@ -211,6 +219,29 @@ async fn serve_open(
     door.close().await;
     keeping.abort();
     Ok(())
+}
+
+/// Starts the leader of jobs, unless it is switched off.
+async fn lead_jobs(config: &Config, broker: &Broker) -> Result<Option<Leader>, Failure> {
+    let Some(options) = leader_options(config)? else { return Ok(None) };
+    let leader = Leader::start(broker, options).await;
+    leader.map(Some).map_err(|error| {
+        Failure::failed(format!("jobs cannot be led: {error}"))
+            .hint("start without them: --set jobs.enabled=false")
+    })
+}
+
+fn leader_options(config: &Config) -> Result<Option<LeaderOptions>, ConfigError> {
+    let limits = Limits {
+        lease: Duration::from_millis(at_least(config, "jobs.lease_ms", LEASE_MS_MIN)?),
+        keep: config.get("jobs.keep_results_ms").map(Duration::from_millis)?,
+        ..Limits::default()
+    };
+    match config.text("jobs.enabled") {
+        "true" => Ok(Some(LeaderOptions { limits })),
+        "false" => Ok(None),
+        _ => Err(config.bad("jobs.enabled", "use true or false")),
+    }
 }
 
 /// That addresses to listen on have a port, before anything is opened.
@@ -415,6 +446,7 @@ mod tests {
         assert_eq!(broker.journal.tail_bytes, own.journal.tail_bytes);
         assert_eq!(broker.journal.seal_bytes, own.journal.seal_bytes);
         assert_eq!(native, NativeOptions::default());
+        assert_eq!(leader_options(&plain).unwrap().unwrap().limits, Limits::default());
         assert_eq!(http_options(&plain, &Budget::default()).unwrap(), HttpOptions::default());
     }
 
@@ -430,6 +462,11 @@ mod tests {
             let error = broker_options(&config(&[flag])).err().expect(flag).to_string();
             assert!(error.contains(key), "{error}");
         }
+        for flag in ["jobs.lease_ms=2999", "jobs.enabled=maybe", "jobs.keep_results_ms=1day"] {
+            let error = leader_options(&config(&[flag])).err().expect(flag).to_string();
+            assert!(error.contains(flag.split('=').next().unwrap()), "{error}");
+        }
+        assert!(leader_options(&config(&["jobs.enabled=false"])).unwrap().is_none());
         assert_eq!(memory_budget(&config(&[])).unwrap(), Budget::default());
         assert!(memory_budget(&config(&["limits.memory_bytes=1"])).is_err());
         let some = memory_budget(&config(&["limits.memory_bytes=99999999"])).unwrap();

@@ -41,7 +41,8 @@ impl Connection {
             End::Io(error) => {
                 tracing::debug!(session = self.session.number, %error, "a connection broke");
             }
-            End::Done => {
+            // A hello of jobs that comes while the door closes is not taken over any more.
+            End::Done | End::Jobs => {
                 let _ = poll_fn(|context| self.stream.poll_shutdown(context)).await;
                 let _ = tokio::time::timeout(LINGER, self.linger()).await;
             }

@@ -1,0 +1,46 @@
+//! Clients and workers of jobs: the first frame tells, and a session of the leader serves them.
+//!
+//! Limits of jobs are in `gapless_jobs::session`; the place among the door's connections stays
+//! taken until the session ends. Not here: what a frame of jobs means.
+
+use std::io;
+
+use gapless_jobs::session;
+use gapless_protocol::Kind;
+
+use super::{Connection, Stage};
+use crate::native::stream::Stream;
+
+/// Where the kind of a frame is, behind its length.
+const KIND_AT: usize = 4;
+
+impl Connection {
+    /// Whether the first frame is a hello of jobs, and they are led here. The kind is enough: the
+    /// frame may be longer than the hello of others.
+    pub(super) fn is_of_jobs(&self) -> bool {
+        let hellos = [Kind::JobClientHello.number(), Kind::JobWorkerHello.number()];
+        self.stage == Stage::New
+            && self.shared.jobs.is_some()
+            && self.input.get(KIND_AT).is_some_and(|kind| hellos.contains(kind))
+    }
+
+    /// Serves it until it ends or the door closes.
+    pub(super) async fn serve_jobs(self: Box<Self>) {
+        let Self { shared, session, stream, input, .. } = *self;
+        let Some(leader) = shared.jobs.clone() else { return };
+        session.rename("jobs".to_owned());
+        let serve = async {
+            match stream {
+                Stream::Tcp(stream) => session::serve(stream, input, leader).await,
+                Stream::Unix(stream) => session::serve(stream, input, leader).await,
+            }
+        };
+        let ended: io::Result<()> = tokio::select! {
+            ended = serve => ended,
+            () = shared.closed() => Ok(()),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(session = session.number, %error, "a connection of jobs broke");
+        }
+    }
+}

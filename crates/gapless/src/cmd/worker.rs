@@ -1,0 +1,193 @@
+//! `gapless worker`: runs jobs of a leader, until it is stopped.
+//!
+//! Its folder is locked while it runs: what an earlier worker left there is removed at the start,
+//! and that must not be what another worker is at.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gapless_core::Pattern;
+use gapless_core::job::leader::CREDIT_MAX;
+use gapless_jobs::{RunLimits, WorkerOptions};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::cmd::SERVER_DEFAULT;
+use crate::exit::{Done, Exit, Failure};
+use crate::output::Output;
+use crate::remote::Interrupt;
+use crate::{jobs, values};
+
+const EXAMPLES: &str = "\
+Examples:
+  gapless worker --exec-dir ./exec
+  gapless worker 127.0.0.1 5000 'job.assign.*'
+  gapless worker --leader 10.0.0.5:4281 --pattern job.assign.render --parallel 8
+  WORKER_MAX_PAR=2 WORKER_CPU_CAP=0.5 gapless worker 127.0.0.1 5000
+
+A job runs the file of its name in --exec-dir (NAME or NAME.exe), in a folder of its own, without
+a shell, with the worker's rights: let only trusted clients reach the leader. Ctrl-C stops the
+jobs that run; they run again on another worker.";
+
+/// The lock of a worker's folder.
+const LOCK: &str = "worker.lock";
+/// Most workers that find a folder by themselves in one place.
+const FOLDERS_MAX: usize = 64;
+
+/// Run jobs of a leader
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WorkOptions {
+    /// Host of the leader
+    #[arg(requires = "port", conflicts_with = "leader")]
+    host: Option<String>,
+    /// Port of the leader
+    port: Option<u16>,
+    /// Which jobs to take [default: job.assign.*]
+    #[arg(value_name = "PATTERN", value_parser = values::pattern)]
+    takes: Option<Pattern>,
+    /// The leader
+    #[arg(long, value_name = "HOST:PORT", value_parser = jobs::leader)]
+    #[arg(default_value = SERVER_DEFAULT)]
+    leader: String,
+    /// Which jobs to take, as job.assign.NAME; * is any name
+    #[arg(long, value_name = "PATTERN", conflicts_with = "takes", value_parser = values::pattern)]
+    #[arg(default_value = "job.assign.*")]
+    pattern: Pattern,
+    /// The folder with the executables
+    #[arg(long, value_name = "DIR", default_value = "exec")]
+    exec_dir: PathBuf,
+    /// Where jobs get their folders [default: ./gapless-worker-0, or the next that is free]
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    /// How many jobs run at a time
+    #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", hide_env_values = true)]
+    #[arg(default_value = "4", value_parser = parallel)]
+    parallel: u32,
+    /// No further jobs while more than this share of the processors is busy: 0.10 to 0.95
+    #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", hide_env_values = true)]
+    #[arg(default_value = "0.75", value_parser = cpu_cap)]
+    cpu_cap: f64,
+    /// Its name; two workers never have the same [default: made of the process id and a random part]
+    #[arg(long, value_name = "NAME")]
+    id: Option<String>,
+}
+
+fn parallel(text: &str) -> Result<u32, String> {
+    let given = text.parse().ok().filter(|count| (1..=CREDIT_MAX).contains(count));
+    given.ok_or_else(|| format!("give 1 to {CREDIT_MAX} jobs"))
+}
+
+fn cpu_cap(text: &str) -> Result<f64, String> {
+    let given = text.parse().ok().filter(|share| (0.10..=0.95).contains(share));
+    given.ok_or_else(|| "give a share from 0.10 to 0.95".to_owned())
+}
+
+pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
+    if !options.exec_dir.is_dir() {
+        let message = format!("there is no folder {}", options.exec_dir.display());
+        return Err(Failure::words(message).hint("name the one with the executables: --exec-dir"));
+    }
+    let (work_dir, _lock) = match &options.work_dir {
+        Some(folder) => (folder.clone(), own(folder)?),
+        None => free_folder(Path::new("."))?,
+    };
+    let leader = match (&options.host, options.port) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        _ => options.leader.clone(),
+    };
+    let pattern = options.takes.as_ref().unwrap_or(&options.pattern).to_string();
+    let own_id = || format!("worker-{}-{:08x}", std::process::id(), jobs::new_id().0 >> 96);
+    let worker_id = options.id.clone().unwrap_or_else(own_id);
+    let options = WorkerOptions {
+        leader,
+        worker_id,
+        pattern,
+        exec_dir: options.exec_dir,
+        work_dir,
+        parallel: options.parallel,
+        cpu_cap: options.cpu_cap,
+        limits: RunLimits::default(),
+    };
+    let WorkerOptions { leader, worker_id, pattern, .. } = &options;
+    let told = json!({
+        "event": "working", "worker": worker_id, "leader": leader, "pattern": pattern,
+        "work_dir": options.work_dir.display().to_string(),
+    });
+    out.result(&told, format_args!("{worker_id} takes {pattern} of {leader}"))?;
+    out.flush()?;
+    gapless_doors::runtime()?.block_on(async {
+        let mut interrupt = Interrupt::listen()?;
+        let (stop, stopped) = watch::channel(false);
+        let mut work = std::pin::pin!(gapless_jobs::work(options, stopped));
+        tokio::select! {
+            ended = &mut work => ended?,
+            () = interrupt.came() => {
+                stop.send_replace(true);
+                work.await?;
+            }
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+/// Locks a folder, which is created if it is not there.
+fn own(folder: &Path) -> Result<File, Failure> {
+    try_own(folder)?.ok_or_else(|| {
+        let message = format!("another worker uses {}", folder.display());
+        Failure::failed(message).hint("give each worker a folder of its own: --work-dir")
+    })
+}
+
+/// The same; `None` when another worker has it.
+fn try_own(folder: &Path) -> io::Result<Option<File>> {
+    fs::create_dir_all(folder)?;
+    let lock = File::create(folder.join(LOCK))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// The first folder that no other worker uses: so what a killed one left is found again.
+fn free_folder(above: &Path) -> Result<(PathBuf, File), Failure> {
+    for number in 0..FOLDERS_MAX {
+        let folder = above.join(format!("gapless-worker-{number}"));
+        if let Some(lock) = try_own(&folder)? {
+            return Ok((folder, lock));
+        }
+    }
+    Err(Failure::failed(format!("{FOLDERS_MAX} workers run here already"))
+        .hint("name a folder: --work-dir"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e6_limits_of_a_worker_out_of_range_are_refused() {
+        assert_eq!((cpu_cap("0.10"), cpu_cap("0.95")), (Ok(0.10), Ok(0.95)));
+        for wrong in ["0.09", "0.96", "-1", "NaN", "much"] {
+            assert!(cpu_cap(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parallel("1024"), Ok(1024));
+        for wrong in ["0", "1025", "-1"] {
+            assert!(parallel(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn each_worker_has_a_folder_of_its_own_and_a_freed_one_is_taken_again() {
+        let above = tempfile::tempdir().expect("a folder");
+        let (first, held) = free_folder(above.path()).expect("a folder");
+        let (second, _held) = free_folder(above.path()).expect("another");
+        assert_ne!(first, second);
+        assert!(own(&first).is_err());
+        drop(held);
+        assert_eq!(free_folder(above.path()).expect("the first again").0, first);
+    }
+}
