@@ -37,11 +37,11 @@ pub(crate) fn leader(text: &str) -> Result<String, String> {
 /// An id for a new job: a random UUID.
 pub(crate) fn new_id() -> JobId {
     let random = || u128::from(RandomState::new().hash_one(std::process::id()));
-    let bits = random() << 64 | random();
+    let bits = (random() << 64) | random();
     // Version 4 and the variant of RFC 9562, so that other programs see what it is.
     let version = 0xf_u128 << 76;
     let variant = 0x3_u128 << 62;
-    JobId(bits & !(version | variant) | 0x4 << 76 | 0x2 << 62)
+    JobId((bits & !(version | variant)) | (0x4 << 76) | (0x2 << 62))
 }
 
 /// A client of these leaders, when at least one of them has welcomed it.
