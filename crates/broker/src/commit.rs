@@ -516,7 +516,8 @@ fn lock_groups(atomic: &Atomic) -> Option<LockedGroups<'_>> {
         let (possible, more) = match part {
             GroupPart::Ack { member, leases } => {
                 durability = durability.max(machine.settings().durability);
-                (machine.holds(*member, leases), machine.record_bytes_max(leases))
+                let unread = leases.iter().any(|lease| state.is_unread(*member, lease));
+                (!unread && machine.holds(*member, leases), machine.record_bytes_max(leases))
             }
             GroupPart::Buried(ranges) => {
                 (ranges.iter().all(|(first, last)| machine.is_dying(*first, *last)), 0)

@@ -16,8 +16,8 @@ use gapless_core::entry::ENTRY_HEADER_BYTES;
 use gapless_core::group::op::{Op, OpWriter, Stop};
 use gapless_core::group::{Effect, Input};
 use gapless_core::{
-    Durability, EntryHeader, EntryKind, GapReason, Group, GroupTotals, MemberId, Pattern, Position,
-    PubSubError, Timestamp, Token, TopicId, TopicName,
+    Durability, EntryHeader, EntryKind, GapReason, Group, GroupTotals, Lease, MemberId, Mode,
+    Pattern, Position, PubSubError, Timestamp, Token, TopicId, TopicName,
 };
 use gapless_journal::{Append, Ticket};
 
@@ -59,6 +59,9 @@ pub(crate) struct GroupState {
     pub(crate) deleted: bool,
     /// Counts times when leases ended by themselves.
     pub(crate) voided: u64,
+    /// Whether a member may get a message again under the lease that it had before: after a
+    /// reset, and in mode ordered, where what comes back does not count as an attempt.
+    pub(crate) repeats: bool,
     /// When the keeper was asked to look.
     noted: Timestamp,
 }
@@ -69,6 +72,9 @@ pub(crate) struct MemberState {
     pub(crate) notices: VecDeque<Notice>,
     /// Left when it had as many as it may have.
     pub(crate) full: Option<Waker>,
+    /// Leased and not handed out yet; kept while leases may repeat. What it says of these is
+    /// about an earlier time that it had them, and does not count.
+    pub(crate) unread: Vec<Lease>,
 }
 
 /// What a member is told beside messages.
@@ -110,6 +116,7 @@ impl GroupCell {
             redriving: Redriving::default(),
             deleted: false,
             voided: 0,
+            repeats: false,
             noted: Timestamp::NEVER,
         };
         Self { id, name, state: Mutex::new(state), waiting: Mutex::default() }
@@ -258,7 +265,7 @@ impl Inner {
                 (stepped.taken, stepped.refused) = (taken, refused);
             }
             Effect::Expired { member, count } => {
-                state.voided += 1;
+                state.void();
                 state.totals.expired += count;
                 let member = state.members.get(&member).map_or("", |member| &member.name);
                 let fields =
@@ -441,7 +448,7 @@ impl Inner {
             // Volatile messages cannot be asked for again.
             Delivery::Messages(messages) if messages.is_mailed() => {}
             Delivery::Messages(messages) => {
-                let keyed = state.machine.settings().mode == gapless_core::Mode::Keyed;
+                let keyed = state.machine.settings().mode == Mode::Keyed;
                 // By the number in their headers: another topic may have their name by now.
                 let header = messages.parts().iter().flat_map(headers).next();
                 let topic = match header {
@@ -516,6 +523,18 @@ impl GroupState {
         let frontier = self.machine.frontier();
         let behind = |source: &Source| frontier.distance(source.place) > JUMP_POSITIONS_MIN;
         self.source.as_ref().is_none_or(behind)
+    }
+
+    /// Leases ended in another way than by an ack.
+    pub(crate) fn void(&mut self) {
+        self.voided += 1;
+        self.repeats |= self.machine.settings().mode == Mode::Ordered;
+    }
+
+    /// Whether a member was not handed what this lease names since it was leased.
+    pub(crate) fn is_unread(&self, member: MemberId, lease: &Lease) -> bool {
+        let unread = self.members.get(&member).map_or(&[][..], |member| &member.unread);
+        unread.iter().any(|each| each.first <= lease.last && lease.first <= each.last)
     }
 
     /// Leaves a notice for a member and wakes it.

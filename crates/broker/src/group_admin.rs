@@ -226,7 +226,8 @@ impl Broker {
             }
             let input = (Input::Reset { floor, forgiven }, ADMIN_BYTES_MAX);
             let stepped = inner.group_step_as(&group, &mut state, input, Durability::Flushed)?;
-            state.voided += 1;
+            state.void();
+            state.repeats |= members > 0;
             inner.leave_source(&mut state);
             state.ahead.clear();
             wake_members(&mut state);
@@ -257,7 +258,8 @@ impl Broker {
             let id = MemberId(state.next_member);
             state.next_member += 1;
             let notices = VecDeque::new();
-            let member = MemberState { name: join.name.clone(), notices, full: None };
+            let member =
+                MemberState { name: join.name.clone(), notices, full: None, unread: Vec::new() };
             state.members.insert(id, member);
             let input = Input::Join { member: id, window: join.window };
             if let Err(error) = inner.group_step(&group, &mut state, (input, 0)) {

@@ -239,6 +239,23 @@ impl MemberHandle {
             let refused = leases.iter().map(Lease::count).sum();
             return Acking::new(Ok(Stepped { refused, ..Stepped::default() }));
         }
+        // What was not handed out yet cannot be done: this is said of an earlier lease.
+        let kept: Vec<Lease>;
+        let mut unread = 0;
+        let (mut input, mut leases) = (input, leases);
+        if leases.iter().any(|lease| state.is_unread(self.id, lease)) {
+            let (stale, rest): (Vec<Lease>, Vec<Lease>) =
+                leases.iter().copied().partition(|lease| state.is_unread(self.id, lease));
+            unread = stale.iter().map(Lease::count).sum();
+            kept = rest;
+            leases = &kept;
+            if let Input::Ack { leases: named, .. }
+            | Input::Nack { leases: named, .. }
+            | Input::Terminate { leases: named, .. } = &mut input
+            {
+                *named = leases;
+            }
+        }
         let bytes = match &input {
             Input::Commit { .. } => state.machine.leave_bytes_max(self.id),
             _ => state.machine.record_bytes_max(leases),
@@ -248,12 +265,13 @@ impl MemberHandle {
             Input::Commit { .. } => Said::Commit,
             _ => Said::Failure,
         };
-        let stepped = self.inner.group_step(&self.group, &mut state, (input, bytes));
+        let mut stepped = self.inner.group_step(&self.group, &mut state, (input, bytes));
         if !matches!(said, Said::Ack) {
             // More than what was named may have ended: what was leased and not handed out yet.
-            state.voided += 1;
+            state.void();
         }
-        if let Ok(stepped) = &stepped {
+        if let Ok(stepped) = &mut stepped {
+            stepped.refused += unread;
             self.inner.count_said(&mut state, self.id, (said != Said::Failure, stepped.taken));
         }
         drop(state);
@@ -531,12 +549,22 @@ impl Member {
                 self.grants.push_back(granted);
             }
         }
+        self.note_unread(state);
         state.totals.delivered += taken;
         state.totals.redelivered += again;
         inner.note_deadline(group, state);
         group.stop_waiting(*id);
         if state.machine.counts().ready > 0 {
             group.wake_one();
+        }
+    }
+
+    /// Notes what it was not handed yet, while what it says could be about an earlier lease.
+    fn note_unread(&self, state: &mut GroupState) {
+        if state.repeats
+            && let Some(member) = state.members.get_mut(&self.handle.id)
+        {
+            member.unread = self.grants.iter().map(|grant| grant.lease).collect();
         }
     }
 
@@ -558,7 +586,9 @@ impl Member {
             if state.ahead.pick(&mut self.grants, &mut self.picking) {
                 let picked = std::mem::take(&mut self.picking).finish(inner.clock.now());
                 let Some((messages, grants)) = picked else { return Poll::Ready(Ok(None)) };
-                if let Some(leased) = self.hand_out(state, &grants, messages) {
+                let leased = self.hand_out(state, &grants, messages);
+                self.note_unread(state);
+                if let Some(leased) = leased {
                     return Poll::Ready(Ok(Some(leased)));
                 }
                 continue;

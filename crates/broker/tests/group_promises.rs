@@ -4,11 +4,13 @@
 mod common;
 
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use common::*;
 use gapless_broker::{Atomic, Broker, Handed, Join, LetterFilter, Member};
 use gapless_core::{
-    Durability, GroupSettings, Lease, Message, Position, PublishOptions, Seq, TopicSettings,
+    Durability, GroupSettings, GroupStart, Lease, Message, Mode, Position, PublishOptions,
+    RejectReason, Seq, TopicSettings,
 };
 use gapless_journal::faulty::CrashKind;
 
@@ -85,6 +87,87 @@ fn o5_what_was_terminated_is_a_dead_letter_once_that_is_confirmed() {
     let removed = broker.remove_dead_letters(&name("g"), &LetterFilter::all());
     assert_eq!(removed.expect("there is room"), 5);
     assert_eq!(broker.list_groups()[0].dead_letters, 0);
+}
+
+/// The next messages of a member, by their bodies, and what to ack them by.
+fn handed(member: &mut Member) -> (Vec<String>, Vec<Lease>) {
+    loop {
+        match member.poll_next(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(Handed::Messages(leased))) => {
+                let bodies = leased.messages().iter().map(|each| body(&each.message)).collect();
+                return (bodies, leased.leases().to_vec());
+            }
+            Poll::Ready(other) => drop(other.expect("the group is there")),
+            Poll::Pending => return (Vec::new(), Vec::new()),
+        }
+    }
+}
+
+/// Says that it did what it had before, while that is leased to it again and not handed out.
+fn says_too_late(broker: &Broker, member: &Member, stale: &[Lease]) {
+    let step = Atomic::new().set_cell("c", "v").ack(&member.handle(), stale);
+    let told = broker.commit(step, &PublishOptions::default()).wait();
+    assert_eq!(reason(told.expect("the broker is well")), RejectReason::LeaseLost);
+    for acking in [member.ack(stale), member.nack(stale, None, "no"), member.terminate(stale, "no")]
+    {
+        let outcome = acking.wait().expect("the broker is well");
+        assert_eq!((outcome.taken, outcome.refused), (0, 1), "it was not handed out yet");
+    }
+}
+
+/// Found by bursts of calls: the ack of a lease from before the reset counted for the same lease
+/// after it, and then the message was handed out all the same.
+#[test]
+fn an_ack_from_before_a_reset_does_not_count_for_what_is_handed_out_after_it() {
+    let world = World::new(7);
+    let broker = world.open();
+    for topic in ["t", "u"] {
+        broker.create_topic(&name(topic), TopicSettings::default()).expect("there is room");
+        text(&broker, topic, topic);
+    }
+    let settings =
+        GroupSettings { start: GroupStart::Beginning, ..GroupSettings::new(pattern(">")) };
+    broker.create_group(&name("g"), settings).expect("there is room");
+    let join = Join { name: "m".to_owned(), window: 100 };
+    let mut member = broker.join_group(&name("g"), &join).expect("g is there");
+    assert_eq!(handed(&mut member).0, ["t"]);
+    let (bodies, stale) = handed(&mut member);
+    assert_eq!(bodies, ["u"]);
+    broker.reset_group(&name("g"), GroupStart::Beginning, true).expect("g is there");
+    assert_eq!(handed(&mut member).0, ["t"]);
+    says_too_late(&broker, &member, &stale);
+    let (bodies, leases) = handed(&mut member);
+    assert_eq!(bodies, ["u"], "it comes again after the reset");
+    assert_eq!(member.ack(&leases).wait().expect("the broker is well").taken, 1);
+}
+
+#[test]
+fn what_came_back_in_order_is_acked_only_after_it_was_handed_out_again() {
+    let world = World::new(8);
+    let broker = world.open();
+    broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
+    texts(&broker, "t", 1..=2);
+    let settings = GroupSettings {
+        mode: Mode::Ordered,
+        start: GroupStart::Beginning,
+        ..GroupSettings::new(pattern("t"))
+    };
+    broker.create_group(&name("g"), settings).expect("there is room");
+    let join = Join { name: "m".to_owned(), window: 100 };
+    let mut member = broker.join_group(&name("g"), &join).expect("g is there");
+    let (bodies, leases) = handed(&mut member);
+    assert_eq!(bodies, ["body-1", "body-2"]);
+    let (first, last) = (leases[0].first, leases[leases.len() - 1].last);
+    let [failed, stale] = [first, last].map(|at| Lease { first: at, last: at, ..leases[0] });
+    member.nack(&[failed], Some(Duration::ZERO), "no").wait().expect("the broker is well");
+    let (bodies, again) = handed(&mut member);
+    assert_eq!(bodies, ["body-1"], "it is another attempt, so it comes by itself");
+    says_too_late(&broker, &member, &[stale]);
+    let (bodies, leases) = handed(&mut member);
+    assert_eq!(bodies, ["body-2"]);
+    for done in [again, leases] {
+        assert_eq!(member.ack(&done).wait().expect("the broker is well").taken, 1);
+    }
 }
 
 /// Every byte of a segment's index is damaged in turn: whatever becomes of reading, nobody is
