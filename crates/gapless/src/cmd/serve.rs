@@ -463,7 +463,7 @@ mod tests {
             assert!(error.contains(key), "{error}");
         }
         for flag in ["jobs.lease_ms=2999", "jobs.enabled=maybe", "jobs.keep_results_ms=1day"] {
-            let error = leader_options(&config(&[flag])).err().expect(flag).to_string();
+            let error = leader_options(&config(&[flag])).expect_err(flag).to_string();
             assert!(error.contains(flag.split('=').next().unwrap()), "{error}");
         }
         assert!(leader_options(&config(&["jobs.enabled=false"])).unwrap().is_none());
