@@ -194,18 +194,11 @@ pub(crate) fn refused(error: BeginError) -> Result<RejectReason, PubSubError> {
         BeginError::TooLarge { bytes, max } => {
             Ok(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
         }
-        other => Err(begin_error(other)),
-    }
-}
-
-/// What a caller is told when the journal takes nothing.
-pub(crate) fn begin_error(error: BeginError) -> PubSubError {
-    match error {
-        BeginError::Full | BeginError::Held { .. } => PubSubError::StorageFull,
-        BeginError::Failed(Failure::Closed) => PubSubError::Stopped,
-        BeginError::Failed(Failure::Poisoned { .. }) => PubSubError::Poisoned,
-        BeginError::Failed(_) | BeginError::Busy { .. } => PubSubError::Unavailable,
-        other => PubSubError::Internal(other.to_string()),
+        BeginError::Full => Err(PubSubError::StorageFull),
+        BeginError::Failed(Failure::Closed) => Err(PubSubError::Stopped),
+        BeginError::Failed(Failure::Fenced { .. }) => Err(PubSubError::Unavailable),
+        BeginError::Failed(_) => Err(PubSubError::Unavailable),
+        other => Err(PubSubError::Internal(other.to_string())),
     }
 }
 
@@ -213,7 +206,6 @@ pub(crate) fn begin_error(error: BeginError) -> PubSubError {
 pub(crate) fn unconfirmed(failure: &Failure) -> PubSubError {
     match failure {
         Failure::Fenced { .. } => PubSubError::Fenced,
-        Failure::Unwritten => PubSubError::TimedOut,
         _ => PubSubError::Poisoned,
     }
 }

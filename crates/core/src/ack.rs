@@ -187,9 +187,8 @@ pub enum PubSubError {
     /// A flush failed, so that nobody knows what is on the disk.
     #[error("the journal refuses to work after a failed flush: reopen it, then look what is there")]
     Poisoned,
-    /// There is no room on the disk, or no file descriptor for more; noticed before anything was
-    /// written.
-    #[error("the storage takes no more now: make room or shorten retention, then send again")]
+    /// There is no room; noticed before anything was written.
+    #[error("the storage is full: make room or shorten retention, then send again")]
     StorageFull,
     /// The owner of the topic cannot be reached; nothing was sent to it.
     #[error("the topic's owner cannot be reached: send again later")]

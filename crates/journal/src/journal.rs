@@ -22,7 +22,6 @@ use gapless_core::{
     Durability, EntryHeader, Epoch, Position, Records, Seq, Timestamp, Token, TopicId,
 };
 
-use crate::admission::{Admission, Use};
 use crate::blobs::Blobs;
 use crate::error::{BeginError, Failure, ReadError};
 use crate::gather::{Gather, Mark, Sink, batch_header};
@@ -69,13 +68,7 @@ pub(crate) struct Inner {
     pub(crate) segments: RwLock<Segments>,
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) pool: Pool,
-    pub(crate) admission: Admission,
-    /// Set while the disk refuses what was let in, which a disk that copies on write may do.
-    pub(crate) blocked: AtomicBool,
-    /// How often it did so in a row.
-    pub(crate) blocked_tries: AtomicU64,
-    /// Whether a blob is there that only holds room, to be given up when there is no other.
-    pub(crate) ballast: AtomicBool,
+    pub(crate) full: AtomicBool,
     pub(crate) stats: Stats,
     pub(crate) monotonic: Monotonic,
     pub(crate) prepare: Option<Arc<dyn Prepare>>,
@@ -276,7 +269,7 @@ impl Ticket {
         let little = gather.waiting_bytes() <= WRITTEN_HERE_BYTES_MAX;
         let quick = little && gather.required() < Durability::Flushed;
         drop(gather);
-        if quick && !inner.blocked.load(Ordering::Acquire) {
+        if quick && !inner.full.load(Ordering::Acquire) {
             inner.marks.try_turn(|| inner.turn());
         }
     }
@@ -338,28 +331,6 @@ impl Journal {
     /// # Errors
     /// Says why nothing can be appended now, or ever.
     pub fn begin(&self, bytes: usize) -> Result<Append<'_>, BeginError> {
-        self.begin_as(bytes, Use::Messages)
-    }
-
-    /// The same for entries that are no messages: they are never written once more as part of a
-    /// segment, and so need less of the disk.
-    ///
-    /// # Errors
-    /// Says why nothing can be appended now, or ever.
-    pub fn begin_note(&self, bytes: usize) -> Result<Append<'_>, BeginError> {
-        self.begin_as(bytes, Use::Notes)
-    }
-
-    /// The same for entries that free room, such as a floor: they may use what is kept for
-    /// them when there is no other room. Nothing else may be put here.
-    ///
-    /// # Errors
-    /// Says why nothing can be appended now, or ever.
-    pub fn begin_freeing(&self, bytes: usize) -> Result<Append<'_>, BeginError> {
-        self.begin_as(bytes, Use::Freeing)
-    }
-
-    fn begin_as(&self, bytes: usize, to: Use) -> Result<Append<'_>, BeginError> {
         let inner = &self.inner;
         if bytes > inner.append_bytes_max {
             return Err(BeginError::TooLarge { bytes, max: inner.append_bytes_max });
@@ -367,7 +338,7 @@ impl Journal {
         if let Some(failure) = inner.marks.failure() {
             return Err(failure.into());
         }
-        if inner.blocked.load(Ordering::Acquire) {
+        if inner.full.load(Ordering::Acquire) {
             inner.marks.kick();
             return Err(BeginError::Full);
         }
@@ -376,27 +347,11 @@ impl Journal {
         let waiting = gather.waiting_bytes() as u64;
         let flushed = Position(inner.flushed_position.load(Ordering::Acquire));
         if waiting + bytes as u64 > inner.options.waiting_bytes_max.max(bytes) as u64
-            || (unsealed > inner.options.unsealed_bytes_max && to != Use::Freeing)
+            || unsealed > inner.options.unsealed_bytes_max
             || gather.next_position().distance(flushed) > GIVEN_POSITIONS_MAX
         {
             return Err(BeginError::Busy { waiting: waiting.max(unsealed) });
         }
-        // What frees room takes the usual one first.
-        let usual = if to == Use::Freeing { Use::Notes } else { to };
-        let mut has_room = inner.has_room(&gather, bytes, usual);
-        if !has_room && gather.is_idle() && !inner.is_stuck() {
-            // Nothing is under way that others wait for, and the flusher may sleep.
-            drop(gather);
-            inner.make_room_for(bytes);
-            gather = lock(&inner.gather);
-            has_room = inner.has_room(&gather, bytes, usual);
-        }
-        let from_reserve = !has_room && usual != to && inner.has_room(&gather, bytes, to);
-        if !has_room && !from_reserve {
-            drop(gather);
-            return Err(inner.no_room(bytes, waiting));
-        }
-        gather.set_freeing(from_reserve);
         gather.make_room(bytes);
         let start = gather.mark();
         Ok(Append { inner, gather, start, bytes_max: bytes, finished: false })
@@ -418,10 +373,9 @@ impl Journal {
         self.inner.flush_written();
     }
 
-    /// Whether the disk refused what was let in when it was last tried, so that waiting for it
-    /// may take for ever.
-    pub fn is_blocked(&self) -> bool {
-        self.inner.blocked.load(Ordering::Acquire)
+    /// Whether the disk was full when it was last tried, so that waiting may be in vain.
+    pub fn is_full(&self) -> bool {
+        self.inner.full.load(Ordering::Acquire)
     }
 
     /// Why the journal takes no more appends, if so.
@@ -607,14 +561,12 @@ impl Journal {
     pub fn wants_keeping(&self) -> bool {
         let inner = &self.inner;
         inner.unsealed.load(Ordering::Relaxed) >= inner.options.seal_bytes
-            || inner.is_stuck()
             || inner.prepare.as_ref().is_some_and(|prepare| prepare.is_due())
     }
 
     /// Says that something died, so that the collector looks again.
     pub fn note_dead(&self) {
         self.inner.dead.store(true, Ordering::Release);
-        self.inner.admission.note_dead();
     }
 
     /// What it has done, and how large it is.
@@ -637,7 +589,7 @@ impl Journal {
             segments: segments.len() as u64,
             segment_bytes: segments.iter().map(|segment| segment.meta().bytes).sum(),
             recovery_waiting: inner.pool.waiting() as u64,
-            full: inner.is_full(),
+            full: inner.full.load(Ordering::Acquire),
             time_steps_back,
         }
     }

@@ -55,19 +55,9 @@ struct Waiting {
     parked: VecDeque<(Lsn, Durability, Thread)>,
     kicked: bool,
     failure: Option<Failure>,
-    /// Those who wait for a frame up to this one are not kept waiting.
-    given_up: Lsn,
     wakers: Vec<(Lsn, Durability, Waker)>,
     /// Those who wait for room to append.
     room: Vec<Waker>,
-}
-
-impl Waiting {
-    /// Why waiting for a frame that is not written yet makes no sense, if so.
-    fn end_of(&self, lsn: Lsn) -> Option<Failure> {
-        let given_up = || (lsn <= self.given_up).then_some(Failure::Unwritten);
-        self.failure.clone().or_else(given_up)
-    }
 }
 
 /// Locks a mutex whose data is whole even if a holder panicked: no code between lock and
@@ -147,17 +137,6 @@ impl Marks {
         wakers.into_iter().chain(room).for_each(Waker::wake);
     }
 
-    /// Tells those who wait for frames through `last` that these are not written, and that
-    /// nobody knows when they will be.
-    pub(crate) fn give_up(&self, last: Lsn) {
-        let mut waiting = lock(&self.waiting);
-        waiting.given_up = waiting.given_up.max(last);
-        let wakers: Vec<Waker> = waiting.wakers.drain(..).map(|(_, _, waker)| waker).collect();
-        waiting.parked.drain(..).for_each(|(_, _, thread)| thread.unpark());
-        drop(waiting);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// Asks whether the wait is over, and leaves `waker` if not. `again` says that the same
     /// waiter asked before.
     pub(crate) fn poll(
@@ -175,8 +154,8 @@ impl Marks {
         if reached >= wanted {
             return Some(Ok(reached));
         }
-        if let Some(failure) = waiting.end_of(lsn) {
-            return Some(Err(failure));
+        if let Some(failure) = &waiting.failure {
+            return Some(Err(failure.clone()));
         }
         // A ticket that is polled again would otherwise be here many times.
         let same = |(at, to, by): &(Lsn, Durability, Waker)| {
@@ -206,8 +185,8 @@ impl Marks {
             if reached >= wanted {
                 return Ok(reached);
             }
-            if let Some(failure) = waiting.end_of(lsn) {
-                return Err(failure);
+            if let Some(failure) = &waiting.failure {
+                return Err(failure.clone());
             }
             if waiting.leading {
                 waiting.parked.push_back((lsn, wanted, me.clone()));

@@ -11,17 +11,15 @@ use bytes::Bytes;
 use gapless_core::openings::Openings;
 use gapless_core::{Entry, EntryKind, Epoch, Position, Timestamp};
 
-use crate::admission::{Admission, Use};
 use crate::blobs::{BlobError, Blobs};
 use crate::checkpoint::Checkpoint;
 use crate::error::{OpenError, ReadError};
 use crate::frame::{FrameMarks, Secret};
 use crate::gather::Gather;
 use crate::journal::{Inner, Journal, Monotonic, Stats, append_bytes_max};
-use crate::keeper::BALLAST_NAME;
 use crate::log::{Floor, Log, LogError, LogReader, Lsn, Stop, TakeOver, Torn};
 use crate::manifest::{CHECKPOINT_PREFIX, DAMAGED_PREFIX, Jump, Manifest, SEGMENT_PREFIX, delete};
-use crate::marks::{Marks, lock};
+use crate::marks::Marks;
 use crate::options::JournalOptions;
 use crate::orphans::Orphans;
 use crate::pool::Pool;
@@ -170,7 +168,7 @@ impl Journal {
         manifest.log_end = taken.next.before();
         // A name is never given twice, also not one of a blob that stays.
         manifest.next_name = manifest.next_name.max(orphans.next_name);
-        let copied = store_in_need(&mut manifest, &*blobs)?;
+        let copied = manifest.store(&*blobs)?;
         opened.foreign = orphans.foreign;
         if copied && !created {
             opened.orphans = orphans.ours;
@@ -194,10 +192,7 @@ impl Journal {
             segments: RwLock::new(Arc::new(segments)),
             blobs,
             pool: Pool::new(options.recovery_threads),
-            admission: Admission::new(),
-            blocked: AtomicBool::new(false),
-            blocked_tries: AtomicU64::new(0),
-            ballast: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             stats: Stats::default(),
             monotonic: parts.monotonic,
             manifest: Mutex::new(manifest),
@@ -210,26 +205,8 @@ impl Journal {
             options,
         });
         inner.note_unsealed();
-        // A log without a file has no room at all; if none can be made now, appends are refused
-        // until it can.
-        if !inner.has_room(&lock(&inner.gather), 1, Use::Notes)
-            && let Err(error) = inner.grow(1)
-        {
-            tracing::warn!(%error, "the log has no room yet");
-        }
         let flusher = parts.flusher_thread.then(|| spawn_flusher(&inner)).transpose()?;
         Ok((Self { inner, flusher: Mutex::new(flusher) }, opened))
-    }
-}
-
-/// Stores a manifest; on a full disk in the room that is kept for it.
-fn store_in_need(manifest: &mut Manifest, blobs: &dyn Blobs) -> Result<bool, OpenError> {
-    match manifest.store(blobs) {
-        Err(OpenError::Blobs(BlobError::Full)) => {
-            blobs.delete(BALLAST_NAME)?;
-            manifest.store(blobs)
-        }
-        stored => stored,
     }
 }
 

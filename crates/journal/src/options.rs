@@ -16,9 +16,6 @@ pub struct JournalOptions {
     pub tail_bytes: u64,
     /// Bytes in memory that are in no segment yet past which appends are told to wait.
     pub unsealed_bytes_max: u64,
-    /// Bytes of the disk that messages may not fill: checkpoints and manifests need them, and so
-    /// does everything that frees room.
-    pub reserve_bytes: u64,
     /// Bytes of a block, the unit in which a segment is read and indexed.
     pub block_bytes: usize,
     /// Bytes up to which neighbouring small segments are merged into one.
@@ -39,7 +36,6 @@ impl Default for JournalOptions {
             seal_bytes: 64 * 1024 * 1024,
             tail_bytes: 64 * 1024 * 1024,
             unsealed_bytes_max: 256 * 1024 * 1024,
-            reserve_bytes: 4 * 1024 * 1024,
             block_bytes: 128 * 1024,
             merged_bytes_max: 256 * 1024 * 1024,
             dead_percent: 50,
@@ -58,7 +54,6 @@ impl JournalOptions {
             seal_bytes: 64 * 1024,
             tail_bytes: 16 * 1024,
             unsealed_bytes_max: 256 * 1024,
-            reserve_bytes: 16 * 1024,
             block_bytes: 2 * 1024,
             merged_bytes_max: 256 * 1024,
             dead_percent: 50,
