@@ -70,6 +70,7 @@ impl World {
         self.tally.crashes += 1;
         self.hook.revive();
         self.fs.crash(kind);
+        self.fs.disarm();
         self.end_run();
         self.open(Some(kind))
     }
@@ -97,6 +98,11 @@ impl World {
         }
         let all = self.model.serial();
         self.model.promise(Durability::Flushed, all);
+        if self.is_down() {
+            // It died with the last writes of the closing, which nothing depends on.
+            let kind = self.crash_kind();
+            return self.crash(kind);
+        }
         self.hook.revive();
         self.fs.disarm();
         self.end_run();
