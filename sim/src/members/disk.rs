@@ -21,6 +21,16 @@ impl World {
                 self.arm();
             }
             match Broker::open(self.plan.options(self.seed, &self.fs, &self.clock)) {
+                // It died with the last writes of the opening, which nothing depends on.
+                Ok(_) if self.is_down() => {
+                    let kind = self.crash_kind();
+                    self.note(format_args!("open, and a crash: {kind:?}"));
+                    self.hook.revive();
+                    self.fs.crash(kind);
+                    if kind == CrashKind::Power || end.is_none() {
+                        end = Some(kind);
+                    }
+                }
                 Ok(broker) => {
                     let opened = broker.opened().clone();
                     self.note(format_args!("open: {opened:?}"));
@@ -178,7 +188,10 @@ impl World {
         let Ok(mut follower) = subscribed else { return broken("out cannot be followed") };
         let mut outputs = BTreeMap::new();
         while let Poll::Ready(step) = follower.poll_next(&mut Context::from_waker(Waker::noop())) {
-            let Ok(step) = step else { return broken("out cannot be read") };
+            let step = match step {
+                Ok(step) => step,
+                Err(error) => return broken(format!("out cannot be read: {error}")),
+            };
             let Delivery::Messages(messages) = step else { continue };
             for each in messages.iter() {
                 *outputs.entry(number_of(each.message.body.as_deref())?).or_insert(0) += 1;
