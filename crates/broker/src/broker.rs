@@ -356,7 +356,8 @@ impl Inner {
     /// somebody else is just making it, that must be flushed too.
     pub(crate) fn settle_changes(&self) -> Result<(), PubSubError> {
         let changed = Position(self.changed.load(Ordering::Acquire));
-        if self.journal.flushed_position() >= changed {
+        // After a failure nothing can be confirmed: what is there may be what failed.
+        if self.journal.failure().is_none() && self.journal.flushed_position() >= changed {
             return Ok(());
         }
         self.journal.flush();

@@ -128,13 +128,16 @@ impl World {
     /// The keeper's turn.
     pub(super) fn turn(&mut self) -> Checked {
         let (serial, now) = (self.model.serial(), self.now());
+        let letters = self.group()?.dead_letters;
         self.broker().turn();
         self.look_at_leases()?;
         let held = self.workers.iter().flat_map(|worker| &worker.held);
         let late = held.filter(|held| held.until <= now).count();
         let busy = self.broker().journal_stats().waiting_bytes > 0;
         ensure(late == 0 || busy || self.in_trouble(), || format!("{late} leases do not end"))?;
-        self.look_at_letters(Some(serial))
+        // Listing buries too: only what is buried from here on says that the turn flushed.
+        let buried_now = self.group()?.dead_letters > letters;
+        self.look_at_letters(buried_now.then_some(serial))
     }
 
     /// Finds out which leases ran out: as many as the group says, the oldest.
