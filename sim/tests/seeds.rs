@@ -10,6 +10,7 @@ const SEEDS: u64 = if cfg!(debug_assertions) { 20 } else { 1_500 };
 
 /// Seeds that once found something, each with what it was.
 const FOUND: &[(u64, &str)] = &[
+    (2_556, "a token, and a hole that began in a segment and ended in memory"),
     (90_911, "a hole that reaches into memory, and retention by age"),
     (93_061, "a floor that a crash took back, and a token from before it"),
     (200_061, "a follower that begins at a time within a hole"),

@@ -153,7 +153,7 @@ impl PatternFollower {
                 self.tell_trimmed(inner);
                 self.hand_out(inner, inner.recovery_memory.count(parts));
                 self.pass(inner, shared, next.prev());
-                if self.sweep.next() < inner.journal.tail_first() {
+                if inner.journal.is_sealed(self.sweep.next()) {
                     // The next step is read while this one is being used.
                     self.read(inner);
                 }
@@ -202,7 +202,12 @@ impl PatternFollower {
     ) -> Result<bool, FollowError> {
         let reader = (shared.id, context.waker());
         let (now, was_live) = (inner.clock.now(), self.sweep.is_live());
-        if !was_live && self.sweep.next() >= inner.journal.tail_first() {
+        if !was_live {
+            // Though memory may hold it too: see `core/sweep.rs`.
+            if inner.journal.is_sealed(self.sweep.next()) {
+                self.fall_behind(inner);
+                return Ok(true);
+            }
             self.step(now, None, Input::AtTail { is_empty: false });
             if self.sweep.is_live() {
                 self.reader = None;
@@ -237,12 +242,18 @@ impl PatternFollower {
                 Ok(true)
             }
             TailRead::Behind => {
-                self.step(now, None, Input::Behind { last: inner.journal.last_settled() });
-                self.tell_trimmed(inner);
-                self.read(inner);
+                self.fall_behind(inner);
                 Ok(true)
             }
         }
+    }
+
+    /// Goes on in segments.
+    fn fall_behind(&mut self, inner: &Arc<Inner>) {
+        let last = inner.journal.last_settled();
+        self.step(inner.clock.now(), None, Input::Behind { last });
+        self.tell_trimmed(inner);
+        self.read(inner);
     }
 
     fn read(&mut self, inner: &Arc<Inner>) {

@@ -59,6 +59,41 @@ fn a_reader_who_stands_within_a_hole_is_told_of_the_rest() {
     }
 }
 
+/// Memory holds the end of a segment too, and a hole stands there. Who resumes before the hole,
+/// without knowing what it has seen of the topic, must be told of all of it.
+#[test]
+fn a_reader_who_resumes_does_not_pass_into_memory_in_the_middle_of_a_hole() {
+    for tail_bytes in (500..6_000).step_by(100) {
+        let mut world = World::new(1);
+        world.options.journal.tail_bytes = tail_bytes;
+        // A step of history is one entry.
+        world.options.limits.history_step_bytes = 1;
+        let broker = world.open();
+        create(&broker, "k", compacted());
+        create(&broker, "other", TopicSettings::default());
+        text(&broker, "other", "x");
+        let begin = broker.subscribe(&pattern(">"), From::Now).expect("well").token();
+        for _ in 0..4 {
+            put(&broker, "k", "a");
+            text(&broker, "other", "x".repeat(100));
+        }
+        broker.seal().expect("the disk works");
+        for comes_back in [false, true] {
+            let follow = |token| broker.subscribe(&pattern(">"), From::Token(token)).expect("well");
+            let (mut ledger, mut follower) = (Ledger::from("other", 2), follow(begin));
+            while let Some(delivery) = now(&mut follower) {
+                let delivery = delivery.expect("the store is well");
+                ledger.note(&delivery);
+                if comes_back && !matches!(delivery, Delivery::Recovering { .. } | Delivery::Live) {
+                    follower = follow(follower.token());
+                }
+            }
+            let story = format!("tail of {tail_bytes}, {comes_back}: {:?}", ledger.gaps);
+            assert_eq!((ledger.next_of("k"), ledger.next_of("other")), (5, 6), "{story}");
+        }
+    }
+}
+
 /// The collector dropped what a floor let go while the floor was only in memory; then the
 /// power went, and the topic was back without its messages.
 #[test]

@@ -5,9 +5,11 @@
 //! without a hole. What is missing between two of them is a gap that it tells; what was
 //! accounted for once is not handed out or told again. `next` never moves backwards.
 //!
-//! A hole that compaction or expiry left stands where its last message stood. So a reader who
-//! passes from segments to memory may pass the first positions of a hole in the one and the
-//! last in the other, and would not be told of it by entries alone: the count tells it.
+//! A hole that compaction or expiry left stands where its last message stood, in the segment that
+//! holds all its positions. So a reader who recovers reads what segments hold from segments, never
+//! the rest of one from memory: it would pass the first positions of a hole in the one and the
+//! last in the other, and not be told of it. One who is live has read nothing but memory since a
+//! segment's end; falling behind in the middle of a hole, it is told what it has not counted.
 //!
 //! It recovers until it has passed everything that was there when that began, then it is live.
 //! It reads nothing itself. How much of an entry may be seen is decided in `reach.rs`.

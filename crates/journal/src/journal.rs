@@ -446,9 +446,12 @@ impl Journal {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The first position that is in memory.
-    pub fn tail_first(&self) -> Position {
-        lock(&self.inner.tail).first()
+    /// Whether segments hold this position, or held it; memory may hold it too.
+    pub fn is_sealed(&self, position: Position) -> bool {
+        let sealed = lock(&self.inner.tail).sealed();
+        // A new segment can be read before the tail knows of it.
+        let newest = self.inner.segments().last().map(|segment| segment.meta().last);
+        position <= newest.map_or(sealed, |last| last.max(sealed))
     }
 
     /// Reads one step of a topic's history on the recovery pool: batches without a hole from

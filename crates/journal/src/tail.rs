@@ -75,11 +75,6 @@ impl Tail {
         self.frames.push_back(frame);
     }
 
-    /// The first position that can be served from here.
-    pub(crate) fn first(&self) -> Position {
-        self.first
-    }
-
     /// The last position that is in a segment.
     pub(crate) fn sealed(&self) -> Position {
         self.sealed
@@ -170,7 +165,7 @@ mod tests {
         tail.seal(Position(30));
         assert_eq!(tail.unsealed().len(), 2);
         assert_eq!(tail.evict(0).len(), 2);
-        assert_eq!(tail.first(), Position(31));
+        assert_eq!(tail.first, Position(31));
         assert!(tail.read(Position(30), 1000).is_none());
         assert_eq!(tail.read(Position(35), 1).unwrap().len(), 1);
         assert_eq!(tail.read(Position(35), 1000).unwrap().len(), 2);

@@ -219,8 +219,9 @@ impl World {
         }
     }
 
-    /// Looks at the dead letters. Burying happens by itself; what is seen is flushed, and so
-    /// is everything before the turn that began after `before`.
+    /// Looks at the dead letters. Burying happens by itself, in a turn or when the group is looked
+    /// at; what is seen is flushed. So is everything before the turn that began after `before`, but
+    /// not in trouble: then it may be an earlier flush that is seen, the last one that worked.
     pub(super) fn look_at_letters(&mut self, before: Option<u64>) -> Checked {
         let Some(letters) = self.letters()? else { return Ok(()) };
         let dying = self.model.dying();
@@ -232,7 +233,9 @@ impl World {
             self.note(format_args!("buried: {new:?}"));
             self.tally.buried += new.len() as u64;
             self.model.apply(&Change::Buried(new));
-            if let Some(before) = before {
+            if let Some(before) = before
+                && !self.in_trouble()
+            {
                 self.model.promise(Durability::Flushed, before);
             }
         }
