@@ -10,8 +10,8 @@ use std::time::Duration;
 use gapless_core::job::JobId;
 use gapless_core::job::multi::Policy;
 use gapless_jobs::wire::{CAP_MAX, JobRequest, JobResult, Status};
-use gapless_jobs::{ClientOptions, JobClient, SubmitError};
-use tokio::sync::watch;
+use gapless_jobs::{ClientOptions, JobClient, JobEvent, SubmitError};
+use tokio::sync::{mpsc, watch};
 
 use crate::cmd::Global;
 use crate::exit::{Exit, Failure};
@@ -68,14 +68,15 @@ pub(crate) async fn connect(
     Ok(client)
 }
 
-/// Submits a job and waits for its result.
+/// Submits a job and waits for its result; what happens meanwhile goes to `events`.
 pub(crate) async fn result_of(
     client: &JobClient,
     request: &JobRequest,
+    events: mpsc::Sender<JobEvent>,
     timeout: Duration,
 ) -> Result<JobResult, Failure> {
     tokio::select! {
-        result = client.run(request) => result.map_err(|error| match error {
+        result = client.follow(request, events) => result.map_err(|error| match error {
             SubmitError::Refused(_) => Failure::new(Exit::Rejected, error),
             SubmitError::TooLarge { .. } => Failure::words(error),
             SubmitError::Stopped => Failure::failed(error),

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "jobs/worker.rs"]
+mod worker;
+
 /// Nothing here takes longer on a machine that is not stuck.
 const DEADLINE: Duration = Duration::from_secs(90);
 const GUIDE: &str = include_str!("../../../docs/jobs.md");
@@ -121,7 +124,13 @@ impl Place {
     }
 
     fn worker(&self, leader: &str) -> Running {
-        let mut worker = self.start(&["worker", "--leader", leader, "--json"]);
+        // The programs of most tests note what they do in files beside them.
+        self.worker_with(leader, &["--allow", "."])
+    }
+
+    fn worker_with(&self, leader: &str, words: &[&str]) -> Running {
+        let usual = ["worker", "--leader", leader, "--json"];
+        let mut worker = self.start(&[&usual[..], words].concat());
         assert_eq!(worker.first_line()["event"], "working");
         worker
     }
@@ -138,6 +147,12 @@ impl Place {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(done: &Output) -> Value {
+    serde_json::from_slice(&done.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}{}", text(&done.stdout), text(&done.stderr));
+    })
 }
 
 fn lines(path: &Path) -> usize {

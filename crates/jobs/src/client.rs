@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::clock::{self, Instant};
-use crate::wire::{ClientConfig, JobAnswer, JobRequest, JobResult, SUBMIT_PREFIX};
+use crate::wire::{ClientConfig, JobAnswer, JobProgress, JobRequest, JobResult, SUBMIT_PREFIX};
 
 /// How long connecting and being welcomed may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -75,8 +75,17 @@ pub struct JobClient {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// What happens to a job before its result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEvent {
+    /// A leader has stored it; `true` if it knew it before.
+    Accepted(bool),
+    /// It wrote something. Pieces may be missing; the result has all that is kept.
+    Progress(JobProgress),
+}
+
 enum News {
-    Submit(JobId, Bytes, oneshot::Sender<Result<JobResult, SubmitError>>),
+    Submit(JobId, Open),
     Cancel(JobId),
     Connected(usize, mpsc::Sender<Bytes>),
     Lost(usize),
@@ -110,6 +119,26 @@ impl JobClient {
     /// # Errors
     /// When it was refused, or the client was stopped.
     pub async fn run(&self, request: &JobRequest) -> Result<JobResult, SubmitError> {
+        self.submit(request, None).await
+    }
+
+    /// The same, and says what happens meanwhile. Events that are not taken in time are dropped.
+    ///
+    /// # Errors
+    /// When it was refused, or the client was stopped.
+    pub async fn follow(
+        &self,
+        request: &JobRequest,
+        events: mpsc::Sender<JobEvent>,
+    ) -> Result<JobResult, SubmitError> {
+        self.submit(request, Some(events)).await
+    }
+
+    async fn submit(
+        &self,
+        request: &JobRequest,
+        events: Option<mpsc::Sender<JobEvent>>,
+    ) -> Result<JobResult, SubmitError> {
         let refused = |error: crate::wire::RequestError| SubmitError::Refused(error.to_string());
         let payload = serde_json::to_vec(request).expect("a request is plain data");
         let (_, spec) = JobRequest::parse(&payload).map_err(refused)?;
@@ -127,7 +156,7 @@ impl JobClient {
             .map_err(|_| SubmitError::TooLarge { bytes: frame.bytes(), max })?;
         let _room = self.room.acquire().await.map_err(|_| SubmitError::Stopped)?;
         let (result, wait) = oneshot::channel();
-        let submit = News::Submit(spec.id, bytes.freeze(), result);
+        let submit = News::Submit(spec.id, Open { frame: bytes.freeze(), events, result });
         self.inbox.send(submit).await.map_err(|_| SubmitError::Stopped)?;
         wait.await.map_err(|_| SubmitError::Stopped)?
     }
@@ -156,6 +185,7 @@ impl Drop for JobClient {
 
 struct Open {
     frame: Bytes,
+    events: Option<mpsc::Sender<JobEvent>>,
     result: oneshot::Sender<Result<JobResult, SubmitError>>,
 }
 
@@ -208,8 +238,8 @@ impl Task {
 
     fn take(&mut self, news: News) -> Option<Input> {
         match news {
-            News::Submit(job, frame, result) => {
-                self.jobs.insert(job, Open { frame, result });
+            News::Submit(job, open) => {
+                self.jobs.insert(job, open);
                 Some(Input::Submit(job))
             }
             News::Cancel(job) => {
@@ -250,6 +280,7 @@ impl Task {
                 let asked = JobId(u128::from_be_bytes(frame.corr_id));
                 let job = answer.job_id.parse().unwrap_or(asked);
                 if answer.accepted {
+                    self.tell(job, JobEvent::Accepted(answer.known));
                     return None;
                 }
                 let open = self.jobs.remove(&job)?;
@@ -257,7 +288,19 @@ impl Task {
                 let _ = open.result.send(Err(SubmitError::Refused(why)));
                 Some(Input::Ended(at, job))
             }
+            Kind::JobProgress => {
+                let progress: JobProgress = serde_json::from_slice(&frame.payload).ok()?;
+                let job = progress.job_id.parse().ok()?;
+                self.tell(job, JobEvent::Progress(progress));
+                None
+            }
             _ => None,
+        }
+    }
+
+    fn tell(&self, job: JobId, event: JobEvent) {
+        if let Some(events) = self.jobs.get(&job).and_then(|open| open.events.as_ref()) {
+            let _ = events.try_send(event);
         }
     }
 

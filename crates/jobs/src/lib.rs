@@ -10,23 +10,32 @@
 //! - [`session`]: a connection of a client or worker, at the leader.
 //! - `store`: jobs as messages.
 //! - [`client`]: a client of one or several leaders.
-//! - [`worker`]: a worker; `run`, `zipped`, `load`: how it runs a program, packs what it left, and
-//!   how busy the machine is.
+//! - [`worker`]: a worker; `load`: how busy the machine is.
+//! - `program`, `runner`: who runs a program; `run`: how; `unpack`, `capture`, `zipped`: what it
+//!   reads, writes and leaves; `isolate`, `tree`: what it cannot do, and that nothing of it stays.
 
+mod capture;
 pub mod client;
 mod clock;
 mod error;
+mod isolate;
 pub mod leader;
 mod load;
+mod program;
 mod run;
+mod runner;
 pub mod session;
 mod store;
+mod tree;
+mod unpack;
 pub mod wire;
 pub mod worker;
 mod zipped;
 
-pub use client::{ClientOptions, JobClient, SubmitError};
+pub use client::{ClientOptions, JobClient, JobEvent, SubmitError};
 pub use error::JobsError;
 pub use leader::{JobView, Leader, LeaderOptions};
-pub use run::RunLimits;
+pub use isolate::Sandbox;
+pub use run::{RunLimits, RunOptions};
+pub use runner::serve_worker;
 pub use worker::{WorkerOptions, work};

@@ -1,10 +1,11 @@
 //! Running one job: a folder of its own, a process without a shell, and nothing left behind.
 //!
 //! - Input files are written into a new folder, which is the process's working directory.
-//! - The process gets its arguments as they are, a clean environment, and no standard input.
-//! - What it writes is kept up to a limit; beyond it is read and dropped, so that it never blocks.
-//! - At its end, on cancel, on a lost lease and past its time the whole tree is killed: its
-//!   process group, and whatever carries its mark in the environment, also after a double fork.
+//! - The process gets its arguments as they are, a clean environment with what the request adds,
+//!   and the standard input that the request has, or none.
+//! - What it writes is kept up to a limit and passed on while it runs (`capture`).
+//! - It is kept from the rest of the machine as far as that can be (`isolate`).
+//! - At its end, on cancel, on a lost lease and past its time the whole tree is killed (`tree`).
 //! - Files that it created or changed are zipped; the folder is removed.
 
 use std::collections::BTreeMap;
@@ -15,29 +16,51 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use gapless_core::job::JobId;
-use rustix::process::{Pid, Signal};
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use gapless_protocol::FrameLimit;
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::{mpsc, watch};
 
-use crate::clock;
-use crate::wire::{JobRequest, JobResult, Status, check_file_name, decode, encode, exec_name};
-use crate::worker::WorkerOptions;
-use crate::zipped;
+use crate::capture::{PassOn, Piece, capture};
+use crate::isolate::{self, ProcessLimits, Sandbox};
+use crate::tree::{self, MARK, Tree};
+use crate::wire::{JobRequest, JobResult, Status, Stream, decode, encode, exec_name};
+use crate::{clock, unpack, zipped};
+
+/// How programs are run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunOptions {
+    /// Where executables are.
+    pub exec_dir: PathBuf,
+    /// Where jobs have their folders.
+    pub work_dir: PathBuf,
+    /// Limits of one job.
+    pub limits: RunLimits,
+    /// How jobs are kept from the rest of the machine.
+    pub sandbox: Sandbox,
+}
 
 /// Limits of one job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct RunLimits {
     /// How long a job runs that says nothing else, and how long it may ask for.
     pub run_max: Duration,
     /// How much of standard output and of standard error is kept, in bytes each.
     pub stream_bytes_max: usize,
     /// How large its input files may be together, in bytes.
-    pub input_bytes_max: usize,
+    pub input_bytes_max: u64,
+    /// How many files its input archive may have.
+    pub input_files_max: usize,
     /// How large its output files may be together, in bytes, before they are zipped.
     pub output_bytes_max: u64,
     /// How many output files it may leave.
     pub output_files_max: usize,
+    /// How much memory each of its processes may have, in bytes; 0 for no limit.
+    pub memory_bytes_max: u64,
+    /// How much processor time each of its processes may use; zero for no limit.
+    pub cpu_max: Duration,
 }
 
 impl Default for RunLimits {
@@ -46,14 +69,35 @@ impl Default for RunLimits {
             run_max: Duration::from_secs(60 * 60),
             stream_bytes_max: 256 * 1024,
             input_bytes_max: 16 * 1024 * 1024,
+            input_files_max: 1_000,
             output_bytes_max: 64 * 1024 * 1024,
             output_files_max: 1_000,
+            memory_bytes_max: 0,
+            cpu_max: Duration::ZERO,
+        }
+    }
+}
+
+impl RunLimits {
+    /// What the request asks for, as far as the worker allows it.
+    fn of_processes(&self, request: &JobRequest) -> ProcessLimits {
+        // A limit of 0 is none, so the smaller one is the smaller of those that are given.
+        let smaller = |asked: Option<u64>, most: u64| match (asked.unwrap_or(0), most) {
+            (0, most) => most,
+            (asked, 0) => asked,
+            (asked, most) => asked.min(most),
+        };
+        let cpu_ms = smaller(request.cpu_ms, self.cpu_max.as_millis() as u64);
+        ProcessLimits {
+            memory_bytes: smaller(request.memory_bytes, self.memory_bytes_max),
+            cpu_seconds: cpu_ms.div_ceil(1000),
+            file_bytes: self.output_bytes_max,
         }
     }
 }
 
 /// Why a job is stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Stop {
     /// It was cancelled, or does not count any more.
     Cancelled,
@@ -62,11 +106,6 @@ pub(crate) enum Stop {
     /// The worker ends.
     Closing,
 }
-
-/// The variable by which processes of a job are found, whatever they forked.
-const MARK: &str = "GAPLESS_JOB_MARK";
-/// How long a killed tree is looked after until it is given up.
-const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// Removes what an earlier worker left: folders of jobs, and processes of theirs.
 pub(crate) async fn sweep(work_dir: &Path) -> io::Result<()> {
@@ -77,9 +116,13 @@ pub(crate) async fn sweep(work_dir: &Path) -> io::Result<()> {
         if !is_of_job(&entry.file_name()) {
             continue;
         }
-        kill_marked(&mark_of(&folder)).await;
+        Tree::Marked.kill(&tree::mark_of(&folder)).await;
         tracing::info!(folder = %folder.display(), "sweeping what an earlier worker left");
-        tokio::fs::remove_dir_all(folder).await?;
+        match tokio::fs::remove_dir_all(folder).await {
+            // A runner of the earlier worker cleans up too, when it sees that the worker is gone.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
     Ok(())
 }
@@ -92,40 +135,31 @@ fn is_of_job(name: &std::ffi::OsStr) -> bool {
     })
 }
 
-/// The mark of a job's processes: its folder, which no other worker of the machine has.
-fn mark_of(folder: &Path) -> String {
-    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    whole.display().to_string()
-}
-
-/// Runs a job, and says what became of it.
+/// Runs a job, and says what became of it. What it writes is passed on meanwhile.
 pub(crate) async fn run(
     request: &JobRequest,
-    options: &WorkerOptions,
+    options: &RunOptions,
+    tree: Tree,
     stop: watch::Receiver<Option<Stop>>,
+    pieces: mpsc::Sender<Piece>,
 ) -> JobResult {
-    let mut result = JobResult {
-        job_id: request.job_id.clone(),
-        client_id: request.client_id.clone(),
-        exec_name: request.exec_name.clone(),
-        ..JobResult::default()
-    };
+    let mut result = result_of(request);
     let name = format!("{}-{}", request.job_id, request.attempt.unwrap_or(0));
     let folder = options.work_dir.join(name);
-    let mark = mark_of(&folder);
+    let mark = tree::mark_of(&folder);
     let began = clock::now();
     match prepare(request, options, &folder).await {
         Ok((program, inputs)) => {
-            let process = Process { request, options, folder: &folder, mark: &mark };
-            process.run(&program, &inputs, stop, &mut result).await;
+            let process = Process { request, options, tree, folder: &folder, mark: &mark };
+            process.run(&program, &inputs, (stop, pieces), &mut result).await;
         }
-        Err(why) => {
-            result.status = Status::NotStarted;
+        Err((status, why)) => {
+            result.status = status;
             result.reason = Some(why);
         }
     }
     result.run_ms = Some(began.elapsed().as_millis() as u64);
-    kill_marked(&mark).await;
+    fit(&mut result);
     if let Err(error) = tokio::fs::remove_dir_all(&folder).await
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -134,34 +168,64 @@ pub(crate) async fn run(
     result
 }
 
+/// Sees to it that a result fits into a frame. What was written is cut by its limits, so only
+/// the archive can be too large.
+fn fit(result: &mut JobResult) {
+    let bytes = serde_json::to_vec(&result).expect("plain data").len();
+    if bytes > FrameLimit::MAX.payload_bytes("") {
+        result.output_archive = None;
+        result.status = Status::Failed;
+        result.reason = Some("the output files do not fit into a frame".to_owned());
+    }
+}
+
+/// A result that says nothing yet.
+pub(crate) fn result_of(request: &JobRequest) -> JobResult {
+    JobResult {
+        job_id: request.job_id.clone(),
+        client_id: request.client_id.clone(),
+        exec_name: request.exec_name.clone(),
+        attempt: request.attempt,
+        epoch: request.epoch.clone(),
+        ..JobResult::default()
+    }
+}
+
 /// Finds the program and writes the input files.
 async fn prepare(
     request: &JobRequest,
-    options: &WorkerOptions,
+    options: &RunOptions,
     folder: &Path,
-) -> Result<(PathBuf, BTreeMap<String, Vec<u8>>), String> {
-    let program = find_program(&options.exec_dir, &request.exec_name)?;
-    let mut inputs = BTreeMap::new();
-    let mut bytes = 0;
-    for (name, content) in &request.files {
-        check_file_name(name).map_err(|error| error.to_string())?;
-        let content = decode(content).map_err(|error| error.to_string())?;
-        bytes += content.len();
-        if bytes > options.limits.input_bytes_max {
-            let max = options.limits.input_bytes_max;
-            return Err(format!("the input files have more than {max} bytes"));
-        }
-        inputs.insert(name.clone(), content);
-    }
+) -> Result<(PathBuf, BTreeMap<String, Vec<u8>>), (Status, String)> {
+    // Another worker may have the program; the inputs are the same everywhere.
+    let elsewhere = |why| (Status::NotStarted, why);
+    let program = find_program(&options.exec_dir, &request.exec_name).map_err(elsewhere)?;
+    let inputs = unpack::inputs(request, &options.limits).map_err(|why| (Status::Failed, why))?;
     let write = async {
         tokio::fs::create_dir(folder).await?;
-        for (name, content) in &inputs {
-            tokio::fs::write(folder.join(name), content).await?;
+        unpack::write(folder, &inputs).await?;
+        match options.sandbox.user {
+            Some(user) => give(folder, user),
+            None => Ok(()),
         }
-        Ok::<(), io::Error>(())
     };
-    write.await.map_err(|error| format!("cannot prepare the job's folder: {error}"))?;
+    let written = write.await;
+    written.map_err(|error| elsewhere(format!("cannot prepare the job's folder: {error}")))?;
     Ok((program, inputs))
+}
+
+/// Makes a folder and all in it a user's.
+fn give(folder: &Path, user: u32) -> io::Result<()> {
+    std::os::unix::fs::chown(folder, Some(user), Some(user))?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            give(&entry.path(), user)?;
+        } else {
+            std::os::unix::fs::chown(entry.path(), Some(user), Some(user))?;
+        }
+    }
+    Ok(())
 }
 
 /// `<name>` or `<name>.exe` in the folder of executables.
@@ -175,7 +239,8 @@ fn find_program(exec_dir: &Path, name: &str) -> Result<PathBuf, String> {
 
 struct Process<'a> {
     request: &'a JobRequest,
-    options: &'a WorkerOptions,
+    options: &'a RunOptions,
+    tree: Tree,
     folder: &'a Path,
     mark: &'a str,
 }
@@ -185,23 +250,29 @@ impl Process<'_> {
         &self,
         program: &Path,
         inputs: &BTreeMap<String, Vec<u8>>,
-        mut stop: watch::Receiver<Option<Stop>>,
+        (mut stop, pieces): (watch::Receiver<Option<Stop>>, mpsc::Sender<Piece>),
         result: &mut JobResult,
     ) {
         let limits = &self.options.limits;
-        let mut child = match self.spawn(program) {
-            Ok(child) => child,
-            Err(error) => {
-                result.status = Status::NotStarted;
-                result.reason = Some(format!("cannot start {}: {error}", self.request.exec_name));
+        let (mut child, stdin) = match self.start(program, result) {
+            Ok(started) => started,
+            Err((status, why)) => {
+                result.status = status;
+                result.reason = Some(why);
                 return;
             }
         };
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let (out, err, input) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
         let streams = async {
             let max = limits.stream_bytes_max;
-            tokio::join!(read_some(out, max), read_some(err, max))
+            let pass_on = |stream| PassOn { stream, to: pieces.clone() };
+            let (stdout, stderr, ()) = tokio::join!(
+                capture(out, max, pass_on(Stream::Stdout)),
+                capture(err, max, pass_on(Stream::Stderr)),
+                give_input(input, &stdin),
+            );
+            (stdout, stderr)
         };
         let asked = self.request.timeout_ms.map(Duration::from_millis);
         let run_max = asked.unwrap_or(limits.run_max).min(limits.run_max);
@@ -213,17 +284,20 @@ impl Process<'_> {
             }
         };
         let mut streams = std::pin::pin!(streams);
-        let mut ended = std::pin::pin!(ended);
         let mut read = None;
-        let how = loop {
-            tokio::select! {
-                how = &mut ended => break how,
-                both = &mut streams, if read.is_none() => read = Some(both),
+        let how = {
+            let mut ended = std::pin::pin!(ended);
+            loop {
+                tokio::select! {
+                    how = &mut ended => break how,
+                    both = &mut streams, if read.is_none() => read = Some(both),
+                }
             }
         };
         // What it forked may hold its output open: it goes first.
-        kill_group(group);
-        kill_marked(self.mark).await;
+        tree::kill_group(group);
+        let _ = child.wait().await;
+        self.tree.kill(self.mark).await;
         let (stdout, stderr) = match read {
             Some(both) => both,
             None => streams.await,
@@ -242,23 +316,48 @@ impl Process<'_> {
         }
     }
 
-    fn spawn(&self, program: &Path) -> io::Result<Child> {
-        Command::new(program)
+    /// Starts the program; what it is to read comes back with it.
+    fn start(
+        &self,
+        program: &Path,
+        result: &mut JobResult,
+    ) -> Result<(Child, Vec<u8>), (Status, String)> {
+        let name = &self.request.exec_name;
+        let stdin = self.request.stdin.as_deref().map(decode).transpose();
+        let stdin = stdin.map_err(|error| (Status::Failed, error.to_string()))?;
+        let command = self.command(program, stdin.is_some());
+        let RunOptions { exec_dir, sandbox, .. } = self.options;
+        let least = self.request.isolation;
+        let (child, level) = isolate::spawn(command, (self.folder, exec_dir), sandbox, least)
+            .map_err(|error| (Status::NotStarted, format!("cannot start {name}: {error}")))?;
+        result.isolation = Some(level);
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        if let Some(pid) = pid {
+            isolate::limit(pid, self.options.limits.of_processes(self.request));
+        }
+        Ok((child, stdin.unwrap_or_default()))
+    }
+
+    fn command(&self, program: &Path, reads: bool) -> Command {
+        let mut command = Command::new(program);
+        command
             .args(&self.request.args)
             .current_dir(self.folder)
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", self.folder)
+            .env("TMPDIR", self.folder)
             .env("LANG", "C.UTF-8")
+            .envs(&self.request.env)
             .env("GAPLESS_JOB_ID", &self.request.job_id)
             .env("GAPLESS_CLIENT_ID", &self.request.client_id)
             .env(MARK, self.mark)
-            .stdin(Stdio::null())
+            .stdin(if reads { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
+            .kill_on_drop(true);
+        command
     }
 
     fn note_end(&self, how: Ended, run_max: Duration, result: &mut JobResult) {
@@ -306,7 +405,7 @@ enum Ended {
 }
 
 /// Waits until the job is to be stopped.
-async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
+pub(crate) async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
     match stop.wait_for(Option::is_some).await {
         Ok(why) => why.expect("it was waited for"),
         // The worker is gone, and the job goes with it.
@@ -314,68 +413,11 @@ async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
     }
 }
 
-/// Reads a stream to its end, and keeps the beginning of it.
-async fn read_some(stream: Option<impl AsyncRead + Unpin>, max: usize) -> String {
-    let Some(mut stream) = stream else { return String::new() };
-    let (mut kept, mut buffer) = (Vec::new(), vec![0; 8 * 1024]);
-    let mut dropped = 0_u64;
-    while let Ok(count) = stream.read(&mut buffer).await {
-        if count == 0 {
-            break;
-        }
-        let room = max.saturating_sub(kept.len()).min(count);
-        kept.extend_from_slice(&buffer[..room]);
-        dropped += (count - room) as u64;
+/// Writes what a program is to read; it need not read it.
+async fn give_input(stdin: Option<ChildStdin>, bytes: &[u8]) {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(bytes).await;
     }
-    let mut text = String::from_utf8_lossy(&kept).into_owned();
-    if dropped > 0 {
-        text.push_str(&format!("\n[{dropped} more bytes were not kept]\n"));
-    }
-    text
-}
-
-fn kill_group(group: Option<Pid>) {
-    if let Some(group) = group {
-        // It may be gone already.
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
-    }
-}
-
-/// Kills every process that carries the mark of a job, until there is none.
-async fn kill_marked(mark: &str) {
-    let until = clock::now() + KILL_WAIT;
-    loop {
-        let wanted = format!("{MARK}={mark}");
-        let marked = tokio::task::spawn_blocking(move || find_marked(&wanted)).await;
-        let marked = marked.unwrap_or_default();
-        if marked.is_empty() {
-            return;
-        }
-        for pid in marked {
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-        }
-        if clock::now() > until {
-            tracing::error!(mark, "processes of a job cannot be killed");
-            return;
-        }
-        clock::pause(Duration::from_millis(2)).await;
-    }
-}
-
-/// The processes with this variable in their environment.
-fn find_marked(wanted: &str) -> Vec<Pid> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let mut found = Vec::new();
-    for entry in processes.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // Others' processes cannot be read; a zombie's environment is empty.
-        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
-        if environment.split(|byte| *byte == 0).any(|each| each == wanted.as_bytes()) {
-            found.extend(Pid::from_raw(pid));
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -33,6 +33,10 @@ const ATTEMPTS_DEFAULT: u32 = 5;
 const DEATHS_DEFAULT: u32 = 3;
 /// Most arguments of a job.
 pub const ARGS_MAX: usize = 1024;
+/// Most variables of a job's environment.
+pub const ENV_MAX: usize = 128;
+/// Most bytes of a job's environment, names and values.
+pub const ENV_BYTES_MAX: usize = 64 * 1024;
 /// Most input files of a job.
 pub const FILES_MAX: usize = 1024;
 
@@ -133,6 +137,24 @@ pub struct JobRequest {
     /// It runs only when all these have succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
+    /// More input files: a zip archive in base64, unpacked into the job's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
+    /// What it reads from standard input, in base64; without it standard input is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// Variables of its environment, beside the few that every job has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Most memory of each of its processes, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Most processor time of each of its processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ms: Option<u64>,
+    /// The least isolation it may run with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
     /// In an assignment: which attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
@@ -186,6 +208,65 @@ pub struct JobResult {
     /// How long it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_ms: Option<u64>,
+    /// How it was kept from the rest of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+}
+
+/// How a job is kept from the rest of the machine. Each level has all that the ones before it
+/// have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// A folder, an environment and a process tree of its own, which ends with it.
+    Process,
+    /// It reads only programs and its own folder, and writes only there (Landlock).
+    Files,
+    /// It cannot ask the kernel for what only administrators need (seccomp).
+    Kernel,
+    /// It runs as a user that only its worker's place has.
+    User,
+}
+
+impl std::str::FromStr for Isolation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "process" => Ok(Self::Process),
+            "files" => Ok(Self::Files),
+            "kernel" => Ok(Self::Kernel),
+            "user" => Ok(Self::User),
+            _ => Err("give process, files, kernel or user".to_owned()),
+        }
+    }
+}
+
+/// Something that a running job wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct JobProgress {
+    /// Which job.
+    pub job_id: String,
+    /// Which attempt.
+    pub attempt: u32,
+    /// The leader's store.
+    #[serde(default)]
+    pub epoch: String,
+    /// Where it wrote it.
+    pub stream: Stream,
+    /// What it wrote.
+    pub text: String,
+}
+
+/// Where a job writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
 }
 
 /// How a job ended.
@@ -302,6 +383,7 @@ impl JobRequest {
             return Err(wrong("Files", format!("at most {FILES_MAX}")));
         }
         self.files.keys().try_for_each(|name| check_file_name(name))?;
+        self.check_env()?;
         let priority = self.priority.unwrap_or(PRIORITY_DEFAULT);
         if priority > PRIORITY_MAX {
             return Err(wrong("Priority", format!("0 to {PRIORITY_MAX}")));
@@ -327,6 +409,21 @@ impl JobRequest {
             retry: Arc::new(self.retry()?),
             digest: self.digest(),
         })
+    }
+
+    fn check_env(&self) -> Result<(), RequestError> {
+        let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if self.env.len() > ENV_MAX || bytes > ENV_BYTES_MAX {
+            return Err(wrong("Env", format!("at most {ENV_MAX} with {ENV_BYTES_MAX} bytes")));
+        }
+        let is_wrong = |(name, value): (&String, &String)| {
+            let reserved = name.is_empty() || name.starts_with("GAPLESS_");
+            reserved || name.contains(['=', '\0']) || value.contains('\0')
+        };
+        match self.env.iter().any(is_wrong) {
+            true => Err(wrong("Env", "names without =, and not GAPLESS_…, which are reserved")),
+            false => Ok(()),
+        }
     }
 
     fn retry(&self) -> Result<RetryPolicy, RequestError> {

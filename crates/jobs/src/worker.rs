@@ -9,8 +9,9 @@
 //! Not here: how a program is run (`run`), and who runs what (the leader).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -25,8 +26,11 @@ use tokio::task::JoinSet;
 use crate::client::{encoded, next_frame};
 use crate::clock::{self, Instant};
 use crate::load::Load;
-use crate::run::{self, RunLimits, Stop};
-use crate::wire::{AttemptRef, Attempts, JobRequest, JobResult, JobWelcome, Status, WorkerConfig};
+use crate::program::Programs;
+use crate::run::{self, RunOptions, Stop};
+use crate::wire::{
+    AttemptRef, Attempts, JobProgress, JobRequest, JobResult, JobWelcome, WorkerConfig,
+};
 
 /// How long connecting and being welcomed may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -34,6 +38,8 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// How often a busy machine is looked at until credit is given back.
 const LOAD_LOOK: Duration = Duration::from_millis(200);
+/// Most pieces of output that wait to be sent to the leader.
+const PROGRESS_MAX: usize = 256;
 /// Finished attempts are remembered, so that one that comes twice is not run twice.
 const FINISHED_MAX: usize = 10_000;
 
@@ -46,16 +52,15 @@ pub struct WorkerOptions {
     pub worker_id: String,
     /// What it takes: a pattern over `job.assign.<exec>`.
     pub pattern: String,
-    /// Where executables are.
-    pub exec_dir: PathBuf,
-    /// Where jobs have their folders.
-    pub work_dir: PathBuf,
+    /// How programs are run.
+    pub run: RunOptions,
+    /// The command that starts a runner ([`crate::serve_worker`]). Without it programs are
+    /// children of this process, and what they leave behind is found by its environment only.
+    pub runner: Vec<OsString>,
     /// How many jobs run at a time.
     pub parallel: u32,
     /// Above this share of the processors no credit is given back.
     pub cpu_cap: f64,
-    /// Limits of one job.
-    pub limits: RunLimits,
 }
 
 /// A job that runs, or whose result is not delivered.
@@ -68,6 +73,9 @@ struct Attempt {
 
 struct Worker {
     options: WorkerOptions,
+    programs: Arc<Programs>,
+    progress: mpsc::Sender<JobProgress>,
+    written: mpsc::Receiver<JobProgress>,
     attempts: BTreeMap<(JobId, u32), Attempt>,
     running: JoinSet<((JobId, u32), JobResult)>,
     finished: VecDeque<(JobId, u32)>,
@@ -83,10 +91,14 @@ struct Worker {
 /// # Errors
 /// When its folders cannot be prepared.
 pub async fn work(options: WorkerOptions, mut stopped: watch::Receiver<bool>) -> io::Result<()> {
-    run::sweep(&options.work_dir).await?;
+    run::sweep(&options.run.work_dir).await?;
     let mut retries = Retries::new(Backoff::default(), u64::from(std::process::id()))
         .expect("the usual waits make sense");
+    let (progress, written) = mpsc::channel(PROGRESS_MAX);
     let mut worker = Worker {
+        programs: Arc::new(Programs::new(options.run.clone(), options.runner.clone())),
+        progress,
+        written,
         options,
         attempts: BTreeMap::new(),
         running: JoinSet::new(),
@@ -156,6 +168,10 @@ impl Worker {
                     if let Some(result) = self.ended(ended) {
                         output.write_all(&result).await?;
                     }
+                }
+                Some(piece) = self.written.recv() => {
+                    let payload = serde_json::to_vec(&piece).expect("plain data");
+                    output.write_all(&encoded(Kind::JobProgress, [0; 16], payload.into())).await?;
                 }
                 _ = renew.tick() => {
                     let attempts = self.attempts.values().map(|each| each.token.clone()).collect();
@@ -269,12 +285,10 @@ impl Worker {
         let (stop, stopping) = watch::channel(None);
         let lease_ends = clock::now() + self.lease;
         self.attempts.insert(key, Attempt { token, stop, lease_ends, result: None });
-        let (options, epoch) = (self.options.clone(), self.epoch.clone());
+        let request = JobRequest { epoch: Some(self.epoch.clone()), ..request };
+        let (programs, progress) = (Arc::clone(&self.programs), self.progress.clone());
         self.running.spawn(async move {
-            let mut result = run::run(&request, &options, stopping).await;
-            result.attempt = Some(attempt);
-            result.epoch = Some(epoch);
-            (key, result)
+            (key, programs.run(&request, stopping, progress).await)
         });
     }
 
@@ -283,20 +297,13 @@ impl Worker {
         &mut self,
         ended: Result<((JobId, u32), JobResult), tokio::task::JoinError>,
     ) -> Option<Bytes> {
-        let (key, mut result) = ended.ok()?;
+        let (key, result) = ended.ok()?;
         self.finished.push_back(key);
         if self.finished.len() > FINISHED_MAX {
             self.finished.pop_front();
         }
         let attempt = self.attempts.get_mut(&key)?;
-        let mut payload = serde_json::to_vec(&result).expect("plain data");
-        if payload.len() > FrameLimit::MAX.payload_bytes("") {
-            // What was written is cut by its limits, so only the archive can be too large.
-            result.output_archive = None;
-            result.status = Status::Failed;
-            result.reason = Some("the output files do not fit into a frame".to_owned());
-            payload = serde_json::to_vec(&result).expect("plain data");
-        }
+        let payload = serde_json::to_vec(&result).expect("plain data");
         let frame = encoded(Kind::JobAck, key.0.0.to_be_bytes(), payload.into());
         attempt.result = Some(frame.clone());
         Some(frame)

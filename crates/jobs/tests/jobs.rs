@@ -12,7 +12,8 @@ use gapless_core::job::leader::{Counts, Limits};
 use gapless_core::job::multi::Policy;
 use gapless_jobs::wire::{JobRequest, JobResult, Status, decode};
 use gapless_jobs::{
-    ClientOptions, JobClient, Leader, LeaderOptions, RunLimits, SubmitError, WorkerOptions, session,
+    ClientOptions, JobClient, Leader, LeaderOptions, RunLimits, RunOptions, Sandbox, SubmitError,
+    WorkerOptions, session,
 };
 use gapless_protocol::{Decoder, Frame, FrameLimit, Kind};
 use tempfile::TempDir;
@@ -96,11 +97,16 @@ impl WorkerAt {
             leader: leader.to_string(),
             worker_id: id.to_owned(),
             pattern: "job.assign.*".to_owned(),
-            exec_dir: execs.to_owned(),
-            work_dir: work.path().join("jobs"),
+            run: RunOptions {
+                exec_dir: execs.to_owned(),
+                work_dir: work.path().join("jobs"),
+                limits: RunLimits::default(),
+                // The programs of these tests note what they do beside themselves.
+                sandbox: Sandbox { write: vec![execs.to_owned()], ..Sandbox::default() },
+            },
+            runner: Vec::new(),
             parallel: 4,
             cpu_cap: 2.0,
-            limits: RunLimits::default(),
         };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(gapless_jobs::work(options, stopped));

@@ -107,7 +107,9 @@ fn samples(
                 ..JobRequest::default()
             };
             let (client, timeout) = (Arc::clone(&client), global.timeout);
-            waiting.spawn(async move { jobs::result_of(&client, &request, timeout).await });
+            // Only the result is of interest: events are not taken.
+            let (events, _) = tokio::sync::mpsc::channel(1);
+            waiting.spawn(async move { jobs::result_of(&client, &request, events, timeout).await });
         }
         let mut succeeded = 0;
         while let Some(result) = waiting.join_next().await {

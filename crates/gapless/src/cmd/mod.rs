@@ -12,6 +12,7 @@ pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod group;
 pub(crate) mod job;
+pub(crate) mod job_submit;
 pub(crate) mod leader;
 pub(crate) mod outbox;
 pub(crate) mod outbox_consume;

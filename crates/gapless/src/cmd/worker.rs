@@ -6,11 +6,13 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use gapless_core::Pattern;
 use gapless_core::job::leader::CREDIT_MAX;
-use gapless_jobs::{RunLimits, WorkerOptions};
+use gapless_jobs::wire::Isolation;
+use gapless_jobs::{RunLimits, RunOptions, Sandbox, WorkerOptions};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -28,8 +30,9 @@ Examples:
   WORKER_MAX_PAR=2 WORKER_CPU_CAP=0.5 gapless worker 127.0.0.1 5000
 
 A job runs the file of its name in --exec-dir (NAME or NAME.exe), in a folder of its own, without
-a shell, with the worker's rights: let only trusted clients reach the leader. Ctrl-C stops the
-jobs that run; they run again on another worker.";
+a shell. It reads system folders, --exec-dir and its own folder and writes only there, as far as the
+system can enforce it; more with --allow and --allow-read. Ctrl-C stops the jobs that run; they run
+again on another worker.";
 
 /// The lock of a worker's folder.
 const LOCK: &str = "worker.lock";
@@ -66,10 +69,34 @@ pub(crate) struct WorkOptions {
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", hide_env_values = true)]
     #[arg(default_value = "4", value_parser = parallel)]
     parallel: u32,
-    /// No further jobs while more than this share of the processors is busy: 0.10 to 0.95
+    /// No further jobs while more than this share of the processors is busy: 0.10 to 0.95, 1 for any
     #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", hide_env_values = true)]
     #[arg(default_value = "0.75", value_parser = cpu_cap)]
     cpu_cap: f64,
+    /// How long a job may run
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = values::duration)]
+    run_max: Duration,
+    /// Most memory of each process of a job [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    memory: Option<u64>,
+    /// Most processor time of each process of a job [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    cpu: Option<Duration>,
+    /// The most isolation that jobs get: process, files, kernel or user [default: all there is]
+    #[arg(long, value_name = "LEVEL")]
+    isolation: Option<Isolation>,
+    /// A folder that jobs may read and write; may be repeated
+    #[arg(long, value_name = "DIR")]
+    allow: Vec<PathBuf>,
+    /// A folder that jobs may read; may be repeated
+    #[arg(long, value_name = "DIR")]
+    allow_read: Vec<PathBuf>,
+    /// Number of the user that jobs run as; only a worker of root can do that
+    #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..))]
+    job_user: Option<u32>,
+    /// Run single jobs for another worker, which holds the other end of standard input
+    #[arg(long, hide = true)]
+    runner: bool,
     /// Its name; two workers never have the same [default: made of the process id and a random part]
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
@@ -81,11 +108,17 @@ fn parallel(text: &str) -> Result<u32, String> {
 }
 
 fn cpu_cap(text: &str) -> Result<f64, String> {
-    let given = text.parse().ok().filter(|share| (0.10..=0.95).contains(share));
-    given.ok_or_else(|| "give a share from 0.10 to 0.95".to_owned())
+    let may = |share: &f64| (0.10..=0.95).contains(share) || *share == 1.0;
+    let given = text.parse().ok().filter(may);
+    given.ok_or_else(|| "give a share from 0.10 to 0.95, or 1 for no ceiling".to_owned())
 }
 
 pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
+    if options.runner {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(gapless_jobs::serve_worker())?;
+        return Ok(Exit::Ok);
+    }
     if !options.exec_dir.is_dir() {
         let message = format!("there is no folder {}", options.exec_dir.display());
         return Err(Failure::words(message).hint("name the one with the executables: --exec-dir"));
@@ -105,16 +138,31 @@ pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
         leader,
         worker_id,
         pattern,
-        exec_dir: options.exec_dir,
-        work_dir,
+        run: RunOptions {
+            exec_dir: options.exec_dir,
+            work_dir,
+            limits: RunLimits {
+                run_max: options.run_max,
+                memory_bytes_max: options.memory.unwrap_or(0),
+                cpu_max: options.cpu.unwrap_or_default(),
+                ..RunLimits::default()
+            },
+            sandbox: Sandbox {
+                most: options.isolation,
+                read: options.allow_read,
+                write: options.allow,
+                user: options.job_user,
+            },
+        },
+        runner: vec![std::env::current_exe()?.into(), "worker".into(), "--runner".into()],
         parallel: options.parallel,
-        cpu_cap: options.cpu_cap,
-        limits: RunLimits::default(),
+        // With no ceiling, not even a machine that is all busy holds credit back.
+        cpu_cap: if options.cpu_cap < 1.0 { options.cpu_cap } else { f64::INFINITY },
     };
     let WorkerOptions { leader, worker_id, pattern, .. } = &options;
     let told = json!({
         "event": "working", "worker": worker_id, "leader": leader, "pattern": pattern,
-        "work_dir": options.work_dir.display().to_string(),
+        "work_dir": options.run.work_dir.display().to_string(),
     });
     out.result(&told, format_args!("{worker_id} takes {pattern} of {leader}"))?;
     out.flush()?;
@@ -171,7 +219,8 @@ mod tests {
     #[test]
     fn e6_limits_of_a_worker_out_of_range_are_refused() {
         assert_eq!((cpu_cap("0.10"), cpu_cap("0.95")), (Ok(0.10), Ok(0.95)));
-        for wrong in ["0.09", "0.96", "-1", "NaN", "much"] {
+        assert_eq!(cpu_cap("1"), Ok(1.0));
+        for wrong in ["0.09", "0.96", "1.1", "-1", "NaN", "much"] {
             assert!(cpu_cap(wrong).is_err(), "{wrong}");
         }
         assert_eq!(parallel("1024"), Ok(1024));

@@ -1,0 +1,260 @@
+//! `gapless job submit`: one job, and its result.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use gapless_broker::{Clock, SystemClock};
+use gapless_core::job::JobId;
+use gapless_jobs::JobEvent;
+use gapless_jobs::wire::{self, Isolation, JobRequest, JobResult, Status, Stream};
+use tokio::sync::mpsc;
+
+use crate::cmd::{Global, SERVER_DEFAULT};
+use crate::exit::{Done, Exit, Failure};
+use crate::output::Output;
+use crate::remote::Interrupt;
+use crate::values::When;
+use crate::{jobs, values};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  gapless job submit calc 2 3
+  gapless job submit resize photo.jpg 50% --file photo.jpg --out resized.zip
+  gapless job submit calc --leader 10.0.0.5:4281 --json -- --verbose -n 3
+  gapless job submit train --follow --run-max 2h --memory 4GiB --retry-code 75 --attempts 3
+  gapless job submit report --not-before +1h --key reports --after 01234567-89ab-…
+  gapless job submit calc 2 3 --id 01234567-89ab-cdef-0123-456789abcdef
+
+It waits for the result, over restarts of the leader too. What the program printed is printed; the
+exit code is 0 when it ended with 0. The same --id again gives the stored result and runs nothing.
+Arguments that begin with - come behind --.";
+
+/// Most events of a job that wait to be shown.
+const EVENTS_MAX: usize = 256;
+
+/// Submit a job and wait for its result
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SubmitOptions {
+    /// The executable, by its name in the folder of the workers
+    exec: String,
+    /// Its arguments; no shell looks at them
+    args: Vec<String>,
+    /// The leader; several may be given
+    #[arg(long = "leader", value_name = "HOST:PORT", value_parser = jobs::leader)]
+    #[arg(default_value = SERVER_DEFAULT)]
+    leaders: Vec<String>,
+    /// An input file, which the job finds in its folder; may be repeated
+    #[arg(long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// A zip archive of input files, which is unpacked into its folder
+    #[arg(long, value_name = "FILE")]
+    archive: Option<PathBuf>,
+    /// What it reads from standard input; - for what this command reads [default: nothing]
+    #[arg(long, value_name = "FILE")]
+    stdin: Option<PathBuf>,
+    /// A variable of its environment; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Write the files that the job created to this file, as a zip archive
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print what it writes while it runs
+    #[arg(long)]
+    follow: bool,
+    /// Whose job it is: jobs of one client share its cap
+    #[arg(long, value_name = "ID", default_value = "cli")]
+    client: String,
+    /// How many jobs of this client may run at a time
+    #[arg(long, value_name = "N", env = "CLIENT_DESIRED_PAR", hide_env_values = true)]
+    #[arg(default_value = "4", value_parser = jobs::cap)]
+    cap: u32,
+    /// The job's id, a UUID [default: a random one]
+    #[arg(long, value_name = "UUID")]
+    id: Option<JobId>,
+    /// How long the job may run [default: as long as the worker allows]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    run_max: Option<Duration>,
+    /// Most memory of each of its processes [default: as much as the worker allows]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    memory: Option<u64>,
+    /// Most processor time of each of its processes [default: as much as the worker allows]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    cpu: Option<Duration>,
+    /// The least isolation it may run with: process, files, kernel or user
+    #[arg(long, value_name = "LEVEL")]
+    isolation: Option<Isolation>,
+    /// 0 to 9; higher ones go first
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: Option<u8>,
+    /// Not before this time: 2026-11-15T22:54:03Z, or +5m
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    not_before: Option<When>,
+    /// Of all jobs with this key one runs at a time
+    #[arg(long)]
+    key: Option<String>,
+    /// Refuse it while another job with this value is not ended
+    #[arg(long, value_name = "VALUE")]
+    unique: Option<String>,
+    /// A job that must have succeeded before; may be repeated
+    #[arg(long, value_name = "UUID")]
+    after: Vec<JobId>,
+    /// Try it again when it ends with this code; may be repeated
+    #[arg(long = "retry-code", value_name = "CODE", allow_negative_numbers = true)]
+    retry_codes: Vec<i32>,
+    /// How often it may fail until it is dead [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: Option<u32>,
+    /// How long it waits after a failure; may be repeated for the ones after it
+    #[arg(long = "retry-wait", value_name = "TIME", value_parser = values::duration)]
+    retry_waits: Vec<Duration>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn run(options: &SubmitOptions, global: &Global, out: &mut Output) -> Done {
+    let request = request(options)?;
+    gapless_doors::runtime()?.block_on(async {
+        let mut interrupt = Interrupt::listen()?;
+        let client = jobs::connect(global, &options.leaders, &options.client, options.cap).await?;
+        let (events, mut happened) = mpsc::channel(EVENTS_MAX);
+        let mut written = Written::default();
+        let result = {
+            let wait = jobs::result_of(&client, &request, events, global.timeout);
+            let mut wait = std::pin::pin!(wait);
+            loop {
+                tokio::select! {
+                    result = &mut wait => break result?,
+                    Some(event) = happened.recv() => {
+                        if let JobEvent::Progress(piece) = event
+                            && options.follow
+                            && !out.json
+                        {
+                            written.show(piece.attempt, piece.stream, &piece.text, out)?;
+                        }
+                    }
+                    () = interrupt.came() => {
+                        let hint = jobs::ask_again(&request);
+                        return Err(Failure::failed("stopped waiting for the result").hint(hint));
+                    }
+                }
+            }
+        };
+        show(&result, &written, options.out.as_deref(), out)
+    })
+}
+
+fn request(options: &SubmitOptions) -> Result<JobRequest, Failure> {
+    let mut files = BTreeMap::new();
+    for path in &options.files {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| {
+            Failure::words(format!("{} is not the path of a file", path.display()))
+        })?;
+        if files.insert(name.to_owned(), content(path)?).is_some() {
+            return Err(Failure::words(format!("two input files are called {name}")));
+        }
+    }
+    let ms = |time: &Duration| time.as_millis() as u64;
+    let now = SystemClock::default().now();
+    let waits: Vec<u64> = options.retry_waits.iter().map(ms).collect();
+    Ok(JobRequest {
+        job_id: options.id.unwrap_or_else(jobs::new_id).to_string(),
+        client_id: options.client.clone(),
+        exec_name: options.exec.clone(),
+        args: options.args.clone(),
+        files,
+        archive: options.archive.as_deref().map(content).transpose()?,
+        stdin: options.stdin.as_deref().map(content).transpose()?,
+        env: options.env.iter().cloned().collect(),
+        priority: options.priority,
+        not_before_ms: options.not_before.map(|when| when.resolve(now).0),
+        timeout_ms: options.run_max.as_ref().map(ms),
+        memory_bytes: options.memory,
+        cpu_ms: options.cpu.as_ref().map(ms),
+        isolation: options.isolation,
+        attempts_max: options.attempts,
+        retry_ms: Some(waits).filter(|waits| !waits.is_empty()),
+        retry_exit_codes: options.retry_codes.clone(),
+        key: options.key.clone(),
+        unique: options.unique.clone(),
+        after: options.after.iter().map(ToString::to_string).collect(),
+        ..JobRequest::default()
+    })
+}
+
+/// The content of a file as it is sent; `-` is standard input.
+fn content(path: &Path) -> Result<String, Failure> {
+    let read = || {
+        if path != Path::new("-") {
+            return std::fs::read(path);
+        }
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let cannot = |error| Failure::words(format!("cannot read {}: {error}", path.display()));
+    read().map(|bytes| wire::encode(&bytes)).map_err(cannot)
+}
+
+/// What was shown of the attempt that runs, so that the rest follows with the result.
+#[derive(Default)]
+struct Written {
+    attempt: u32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Written {
+    fn show(&mut self, attempt: u32, stream: Stream, text: &str, out: &mut Output) -> Done {
+        if self.attempt != attempt {
+            *self = Self { attempt, ..Self::default() };
+        }
+        match stream {
+            Stream::Stdout => {
+                out.bytes(text.as_bytes())?;
+                out.flush()?;
+                self.stdout += text;
+            }
+            Stream::Stderr => {
+                eprint!("{text}");
+                self.stderr += text;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// What is left to show: all of it, if not just this beginning was shown.
+fn rest<'a>(whole: &'a str, shown: &str) -> &'a str {
+    whole.strip_prefix(shown).unwrap_or(whole)
+}
+
+fn show(result: &JobResult, written: &Written, archive: Option<&Path>, out: &mut Output) -> Done {
+    if let Some(path) = archive {
+        match &result.output_archive {
+            Some(text) => {
+                let bytes = wire::decode(text).map_err(Failure::failed)?;
+                std::fs::write(path, bytes).map_err(|error| {
+                    Failure::failed(format!("cannot write {}: {error}", path.display()))
+                })?;
+            }
+            None => out.note(format_args!("the job left no files: {} stays", path.display())),
+        }
+    }
+    if out.json {
+        out.json_line(&serde_json::to_value(result).map_err(Failure::failed)?)?;
+    } else {
+        out.bytes(rest(&result.stdout, &written.stdout).as_bytes())?;
+        eprint!("{}", rest(&result.stderr, &written.stderr));
+    }
+    if result.status == Status::Ok {
+        return Ok(Exit::Ok);
+    }
+    Err(Failure::failed(jobs::ending(result)))
+}
