@@ -121,8 +121,19 @@ mod linux {
 
     /// What every program may read: other programs, libraries, and how the system is set up.
     const SYSTEM: &[&str] = &[
-        "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/nix/store", "/proc",
-        "/sys/devices/system/cpu", "/dev/urandom", "/dev/random",
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/opt",
+        "/etc",
+        "/nix/store",
+        "/proc",
+        "/sys/devices/system/cpu",
+        "/dev/urandom",
+        "/dev/random",
     ];
     /// What every program may write too.
     const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/tty"];

@@ -34,8 +34,8 @@ mod zipped;
 
 pub use client::{ClientOptions, JobClient, JobEvent, SubmitError};
 pub use error::JobsError;
-pub use leader::{JobView, Leader, LeaderOptions};
 pub use isolate::Sandbox;
+pub use leader::{JobView, Leader, LeaderOptions};
 pub use run::{RunLimits, RunOptions};
 pub use runner::serve_worker;
 pub use worker::{WorkerOptions, work};

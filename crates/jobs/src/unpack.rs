@@ -94,12 +94,16 @@ fn is_inside(name: &str) -> bool {
     let path = Path::new(name);
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     let depth = path.components().count();
-    let wrong = name.contains(['\\', '\0']) || name.split('/').any(|part| part == "." || part == "..");
+    let wrong =
+        name.contains(['\\', '\0']) || name.split('/').any(|part| part == "." || part == "..");
     !wrong && (1..=DEPTH_MAX).contains(&depth) && path.components().all(plain)
 }
 
 /// Writes input files into a job's new folder, which has no links yet.
-pub(crate) async fn write(folder: &Path, inputs: &BTreeMap<String, Vec<u8>>) -> std::io::Result<()> {
+pub(crate) async fn write(
+    folder: &Path,
+    inputs: &BTreeMap<String, Vec<u8>>,
+) -> std::io::Result<()> {
     for (name, content) in inputs {
         let path = folder.join(name);
         if let Some(above) = path.parent().filter(|above| *above != folder) {

@@ -287,9 +287,7 @@ impl Worker {
         self.attempts.insert(key, Attempt { token, stop, lease_ends, result: None });
         let request = JobRequest { epoch: Some(self.epoch.clone()), ..request };
         let (programs, progress) = (Arc::clone(&self.programs), self.progress.clone());
-        self.running.spawn(async move {
-            (key, programs.run(&request, stopping, progress).await)
-        });
+        self.running.spawn(async move { (key, programs.run(&request, stopping, progress).await) });
     }
 
     /// Keeps the result of an attempt until the leader has it.
