@@ -11,3 +11,6 @@ pub mod fence;
 pub mod owner;
 pub mod pace;
 pub mod place;
+
+#[cfg(test)]
+mod tests;
