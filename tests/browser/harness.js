@@ -25,7 +25,7 @@ import { chromium } from "playwright-core";
 const here = dirname(fileURLToPath(import.meta.url));
 const root = join(here, "..", "..");
 export const artefacts = process.env.GAPLESS_ARTEFACTS ?? join(here, "artefacts");
-const binary = process.env.GAPLESS_BIN ?? join(root, "target", "debug", "gapless");
+export const binary = process.env.GAPLESS_BIN ?? join(root, "target", "debug", "gapless");
 const browserPath = process.env.CHROMIUM ?? "/usr/bin/chromium";
 
 /** Longer than anything takes on a loaded machine; only a failing test waits for it. */
@@ -35,8 +35,10 @@ const LOOK_MS = 25;
 
 /** The server in a process of its own. */
 export class Server {
-  static async start() {
+  /** `more` are further arguments for `serve`. */
+  static async start(more = []) {
     const server = new Server();
+    server.more = more;
     server.folder = mkdtempSync(join(tmpdir(), "gapless-browser-"));
     server.port = 0;
     await server.run();
@@ -51,7 +53,7 @@ export class Server {
   async run() {
     const listen = ["--listen", "127.0.0.1:0", "--http", `127.0.0.1:${this.port}`];
     const data = ["--data", join(this.folder, "data"), "--json", "--set", "http.hosts=lan.test"];
-    this.process = spawn(binary, ["serve", ...listen, ...data], {
+    this.process = spawn(binary, ["serve", ...listen, ...data, ...this.more], {
       stdio: ["ignore", "pipe", "inherit"],
     });
     this.ended = once(this.process, "exit");
