@@ -49,15 +49,32 @@ async fn the_five_minutes_of_the_guide_work_as_they_are_written() {
     assert!(text.contains("\"tea\"") && text.contains("settled up to"), "{text}");
 }
 
-#[test]
-fn the_python_example_sells_and_shows_what_consumers_see() {
+/// Runs an example as a newcomer does, and looks at what it shows.
+fn example(language: &str) {
     let folder = tempfile::Builder::new().prefix("gl").tempdir().expect("a folder");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut example = Command::new(root.join("examples/outbox/run"));
-    example.arg("python").env_remove("DSN").env_remove("GAPLESS_SERVER");
+    example.arg(language).env_remove("DSN").env_remove("GAPLESS_SERVER");
+    // Where all tests were built, examples were too; else the script builds it.
+    let built = Path::new(env!("CARGO_BIN_EXE_gapless")).with_file_name("examples/shop");
+    if built.exists() {
+        example.env("SHOP", built);
+    }
     let (worked, text) = run(example, folder.path(), None);
     assert!(worked, "{text}");
     for line in ["sold tea", "no milk left", "\"left\": 3", "settled up to"] {
         assert!(text.contains(line), "{line} is not printed: {text}");
     }
+    let sold = text.matches("shop.orders").count();
+    assert_eq!(sold, 4, "one order for each sale, none for the one rolled back: {text}");
+}
+
+#[test]
+fn the_python_example_sells_and_shows_what_consumers_see() {
+    example("python");
+}
+
+#[test]
+fn the_rust_example_sells_and_shows_what_consumers_see() {
+    example("rust");
 }
