@@ -135,20 +135,26 @@ async fn own(
     let mut fence = Fence::new(polls.stored().await?);
     let mut pace = Pace::new(options.pause_least, options.pause_most);
     let mut drawn_before = None;
+    let mut moved = true;
     let mut effects = Vec::new();
     while lease.is_owned() {
-        let Some((life, drawn)) = polls.drawn().await? else {
+        let (drawn, holders) = polls.poll(moved).await?;
+        let Some((life, drawn)) = drawn else {
             polls.begin_life().await?;
             continue;
         };
         if fence.wants_holders(life, drawn) {
-            let input = match polls.holders(life).await? {
-                Some(holders) => Input::Polled { life, drawn, holders },
-                None => Input::Stored { safe: polls.stored().await? },
+            let holders = match holders {
+                Some(holders) => holders,
+                None => polls.holders().await?,
+            };
+            let input = match holders {
+                Some((later, holders)) if later == life => Input::Polled { life, drawn, holders },
+                _ => Input::Stored { safe: polls.stored().await? },
             };
             fence.step(clock.now(), input, &mut effects);
         }
-        let mut moved = drawn_before.replace(drawn) != Some(drawn);
+        moved = drawn_before.replace(drawn) != Some(drawn);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Publish { safe, life } => {
@@ -166,6 +172,9 @@ async fn own(
     }
     Ok(())
 }
+
+/// A life and the holders in it; `None` if the life is new.
+type Held = Option<(Life, Vec<Holder>)>;
 
 /// The statements of the loop.
 struct Polls<'a> {
@@ -225,6 +234,16 @@ impl<'a> Polls<'a> {
         self.session.rows(&self.begin_life, &[]).await.map(|_| ())
     }
 
+    /// The last number drawn and, if they will be wanted, the holders in the same round trip:
+    /// the server answers one statement after the other.
+    async fn poll(&self, both: bool) -> Result<(Option<(Life, u64)>, Option<Held>), OutboxError> {
+        if !both {
+            return Ok((self.drawn().await?, None));
+        }
+        let (drawn, holders) = tokio::join!(self.drawn(), self.holders());
+        Ok((drawn?, Some(holders?)))
+    }
+
     /// The life of the server and the last number drawn; `None` if the life is new.
     async fn drawn(&self) -> Result<Option<(Life, u64)>, OutboxError> {
         let rows = self.session.rows(&self.drawn, &[]).await?;
@@ -232,20 +251,18 @@ impl<'a> Polls<'a> {
         Ok(Some((life(row.get(0))?, unsigned(row.get(1)))))
     }
 
-    /// Who holds the lock; `None` if that is another life.
-    async fn holders(&self, expected: Life) -> Result<Option<Vec<Holder>>, OutboxError> {
+    /// The life of the server and who holds the lock; `None` if the life is new.
+    async fn holders(&self) -> Result<Held, OutboxError> {
         let rows = self.session.rows(&self.holders, &[]).await?;
+        let Some(first) = rows.first() else { return Ok(None) };
         let mut holders = Vec::new();
         for row in &rows {
-            if life(row.get(0))? != expected {
-                return Ok(None);
-            }
             let (id, prepared): (Option<&str>, Option<bool>) = (row.get(1), row.get(2));
             if let (Some(id), Some(prepared)) = (id, prepared) {
                 holders.push(Holder { id: holder(id)?, prepared });
             }
         }
-        Ok((!rows.is_empty()).then_some(holders))
+        Ok(Some((life(first.get(0))?, holders)))
     }
 
     /// Writes the bound; returns whether it was written.

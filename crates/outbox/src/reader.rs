@@ -3,6 +3,8 @@
 //! The bound is read first and on the same server as the rows, never from a notification: a
 //! notification can run ahead of a standby. After the rows the floor is read: partitions are
 //! dropped in the transaction that raises it, so rows that were dropped in between are noticed.
+//! The three statements go out together and are answered one after the other, so that a batch
+//! takes one round trip.
 //!
 //! Losing every notification loses nothing: they only end a wait that ends by itself.
 
@@ -73,6 +75,9 @@ pub struct Reader {
     pace: Pace,
     /// The bound as it was last seen.
     safe: u64,
+    /// How many rows are asked for: fewer than the limit while rows are large, since what is
+    /// beyond the bytes of a batch was sent for nothing.
+    ask: u32,
     told_deaf: bool,
 }
 
@@ -88,7 +93,8 @@ impl Reader {
         let backoff = Backoff { first: Duration::from_millis(100), ..Backoff::default() };
         let retries = Retries::new(backoff, random("reader")).expect("a good schedule");
         let pace = Pace::new(LOOK_LEAST, LOOK_MOST);
-        Self { database, limits, connected: None, retries, pace, safe: 0, told_deaf: false }
+        let (ask, told_deaf) = (limits.rows_max, false);
+        Self { database, limits, connected: None, retries, pace, safe: 0, ask, told_deaf }
     }
 
     /// The database it reads.
@@ -99,6 +105,12 @@ impl Reader {
     /// Changes how much is read at once.
     pub fn set_limits(&mut self, limits: BatchLimits) {
         self.limits = limits;
+        self.ask = limits.rows_max;
+    }
+
+    /// Every row up to it is settled, as far as was read.
+    pub fn safe(&self) -> u64 {
+        self.safe
     }
 
     /// The next settled rows after a place; waits until there are some, or until the bound has
@@ -170,25 +182,41 @@ impl Reader {
     }
 
     async fn try_next(&mut self, place: Place) -> Result<Option<Batch>, OutboxError> {
-        let limits = self.limits;
-        let connected = self.connect().await?;
-        let Connected { session, names, .. } = connected;
-        let source = read_source(session, names).await?;
+        let (limits, ask) = (self.limits, self.ask.min(self.limits.rows_max));
+        let Connected { session, names, .. } = self.connect().await?;
+        let all = async {
+            tokio::join!(
+                read_source(session, names),
+                read_rows(session, names, place.seq, ask, limits),
+                read_floor(session, names),
+            )
+        };
+        let (source, read, floor) = match timeout(BATCH_WAIT, all).await {
+            Ok(answers) => answers,
+            Err(_) => return Err(OutboxError::TimedOut(BATCH_WAIT.as_secs())),
+        };
+        let mut source = source?;
         let epoch = match source.standing(place)? {
             Standing::Ready(epoch) => epoch,
             Standing::Wait => return Ok(None),
         };
+        self.safe = source.safe;
         if source.safe == place.seq {
-            self.safe = source.safe;
             return Ok(None);
         }
-        let read = read_rows(session, names, (place.seq, source.safe), limits);
-        let (rows, through) = match timeout(BATCH_WAIT, read).await {
-            Ok(read) => read?,
-            Err(_) => return Err(OutboxError::TimedOut(BATCH_WAIT.as_secs())),
+        let (mut rows, end) = read?;
+        source.floor = floor?;
+        source.standing(place)?;
+        self.ask = match end {
+            End::Bytes => u32::try_from(rows.len()).unwrap_or(u32::MAX),
+            End::Asked | End::All => ask.saturating_mul(2).min(limits.rows_max),
         };
-        read_source(session, names).await?.standing(place)?;
-        self.safe = source.safe;
+        // The rows were read a moment later than the bound, up to a bound that may be higher.
+        let settled = rows.partition_point(|row| row.seq <= source.safe);
+        let complete = end == End::All || settled < rows.len();
+        rows.truncate(settled);
+        let last = rows.last().map_or(source.safe, |row| row.seq);
+        let through = if complete { source.safe } else { last };
         Ok(Some(Batch { epoch, after: place.seq, through, rows }))
     }
 
@@ -279,43 +307,53 @@ async fn read_source(session: &Session, names: &Names) -> Result<Source, OutboxE
     Ok(Source { epochs, safe, floor, standby: row.get(2) })
 }
 
-/// Rows after one number up to another, as many as the limits allow, and the number up to
-/// which they are complete.
+async fn read_floor(session: &Session, names: &Names) -> Result<u64, OutboxError> {
+    let sql = format!("SELECT floor_seq FROM {}.fence", names.schema);
+    Ok(unsigned(session.one(&sql, &[]).await?.get(0)))
+}
+
+/// Why there are no more rows in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// There are no more that are settled.
+    All,
+    /// No more were asked for.
+    Asked,
+    /// The next ones do not fit into the batch.
+    Bytes,
+}
+
+/// Settled rows after a number, as many as the limits allow, and why they end there.
 async fn read_rows(
     session: &Session,
     names: &Names,
-    (after, safe): (u64, u64),
+    after: u64,
+    ask: u32,
     limits: BatchLimits,
-) -> Result<(Vec<Row>, u64), OutboxError> {
+) -> Result<(Vec<Row>, End), OutboxError> {
     let Names { schema, outbox, .. } = names;
     let sql = format!(
-        "SELECT {COLUMNS} FROM {schema}.{outbox} WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
+        "SELECT {COLUMNS} FROM {schema}.{outbox}
+         WHERE seq > $1 AND seq <= (SELECT safe_seq FROM {schema}.fence) ORDER BY seq LIMIT $2"
     );
     let payload_max = i64::try_from(limits.payload_bytes_max).unwrap_or(i64::MAX);
-    let numbers = [signed(after), signed(safe), i64::from(limits.rows_max), payload_max];
+    let numbers = [signed(after), i64::from(ask), payload_max];
     let values = numbers.iter().map(|number| (number, Type::INT8));
     let stream = session.shared().query_typed_raw(&sql, values).await;
     let stream = stream.map_err(|error| session.error(&error))?;
     let mut stream = std::pin::pin!(stream);
     let mut rows = Vec::new();
     let mut bytes = 0;
-    loop {
-        match stream.try_next().await.map_err(|error| session.error(&error))? {
-            Some(row) => {
-                let row = Row::read(&row)?;
-                bytes += row.bytes();
-                rows.push(row);
-            }
-            // All that is settled, unless the last row was the last that was asked for.
-            None if rows.len() < limits.rows_max as usize => return Ok((rows, safe)),
-            None => break,
-        }
+    while let Some(row) = stream.try_next().await.map_err(|error| session.error(&error))? {
+        let row = Row::read(&row)?;
+        bytes += row.bytes();
+        rows.push(row);
         if bytes >= limits.bytes_max {
-            break;
+            return Ok((rows, End::Bytes));
         }
     }
-    let through = rows.last().map_or(safe, |row: &Row| row.seq);
-    Ok((rows, through))
+    let end = if rows.len() < ask as usize { End::All } else { End::Asked };
+    Ok((rows, end))
 }
 
 pub(crate) fn signed(seq: u64) -> i64 {

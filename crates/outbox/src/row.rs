@@ -1,9 +1,12 @@
 //! A row of the outbox, as consumers get it.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use bytes::Bytes;
 use gapless_core::Timestamp;
 
 use crate::error::OutboxError;
+use crate::reader::unsigned;
 
 /// What happened to what the key names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -69,33 +72,31 @@ pub struct Row {
     pub payload: Payload,
 }
 
-/// The columns of a row, in the order in which [`Row::read`] takes them; `$4` is the largest
+/// The columns of a row, in the order in which [`Row::read`] takes them; `$3` is the largest
 /// payload that is read.
 pub(crate) const COLUMNS: &str = "seq, op, event_id, topic_id, kind, effective_key, reason, \
-     (extract(epoch FROM created_at) * 1000)::bigint, \
-     (extract(epoch FROM ingested_at) * 1000)::bigint, \
-     octet_length(payload)::bigint, CASE WHEN octet_length(payload) <= $4 THEN payload END";
+     created_at, ingested_at, octet_length(payload), \
+     CASE WHEN octet_length(payload) <= $3 THEN payload END";
 
 impl Row {
     pub(crate) fn read(row: &tokio_postgres::Row) -> Result<Self, OutboxError> {
-        let number = |at: usize| u64::try_from(row.get::<_, i64>(at)).unwrap_or(0);
         let bytes: Option<&[u8]> = row.get(10);
-        let size: Option<i64> = row.get(9);
+        let size: Option<i32> = row.get(9);
         let payload = match (bytes, size) {
             (Some(bytes), _) => Payload::Bytes(Bytes::copy_from_slice(bytes)),
             (None, Some(size)) => Payload::TooLarge(u64::try_from(size).unwrap_or(0)),
             (None, None) => Payload::None,
         };
         Ok(Self {
-            seq: number(0),
+            seq: unsigned(row.get(0)),
             op: Op::from_name(row.get(1))?,
             event_id: row.get(2),
             topic: row.get(3),
             kind: row.get(4),
             key: row.get(5),
             reason: row.get(6),
-            created_at: Timestamp(number(7)),
-            ingested_at: Timestamp(number(8)),
+            created_at: since_1970(row.get(7)),
+            ingested_at: since_1970(row.get(8)),
             payload,
         })
     }
@@ -109,4 +110,10 @@ impl Row {
         let texts = [&self.kind, &self.key, &self.reason].into_iter().flatten().map(String::len);
         size_of::<Self>() + payload + self.event_id.len() + self.topic.len() + texts.sum::<usize>()
     }
+}
+
+/// A time as the driver has it, from 1970 on; PostgreSQL knows earlier ones, and infinity.
+fn since_1970(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -1,8 +1,11 @@
 //! From a row to a message, or to a dead letter that says why not.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
-use gapless_core::message::KEY_BYTES_MAX;
-use gapless_core::{Message, NameError, TopicName};
+use gapless_core::batch::put_varint;
+use gapless_core::message::{HEADER_BYTES_MAX, KEY_BYTES_MAX, MessageError};
+use gapless_core::{Message, NameError, Record, Records, RecordsBuilder, TopicName};
 use gapless_outbox::{Op, Payload, Row};
 
 /// Longest text of a row that is put into a header of a dead letter, in bytes.
@@ -35,31 +38,103 @@ pub enum Refusal {
     Broker(String),
 }
 
-/// The topic and the message of a row.
-pub(crate) fn message(row: &Row, naming: &Naming) -> Result<(TopicName, Message), Refusal> {
-    let name = format!("{}{}", naming.prefix, row.topic);
-    let topic = TopicName::parse(&name).map_err(|error| Refusal::Topic(name.clone(), error))?;
-    if topic.is_system() {
-        return Err(Refusal::SystemTopic(name));
-    }
-    let body = match (&row.payload, row.op, &row.key) {
-        (Payload::TooLarge(bytes), _, _) => {
-            return Err(Refusal::Limit(format!("the payload has {bytes} bytes")));
+/// Messages on their way into topics, encoded as the journal keeps them: a row is copied once.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// Topics by their names in rows, before the prefix.
+    known: HashMap<String, usize>,
+    parts: Vec<(TopicName, RecordsBuilder)>,
+    /// The headers of one row; here so that its memory is used again.
+    headers: Vec<u8>,
+}
+
+impl Parts {
+    /// Adds the message of a row.
+    ///
+    /// # Errors
+    /// When the row cannot be one; nothing was added.
+    pub(crate) fn push(&mut self, row: &Row, naming: &Naming) -> Result<(), Refusal> {
+        let body = match (&row.payload, row.op, &row.key) {
+            (Payload::TooLarge(bytes), _, _) => {
+                return Err(Refusal::Limit(format!("the payload has {bytes} bytes")));
+            }
+            // A keyed message without a body removes its key.
+            (_, Op::Delete, Some(_)) => None,
+            (Payload::Bytes(bytes), _, _) => Some(&bytes[..]),
+            (Payload::None, _, _) => Some(&[][..]),
+        };
+        let key = row.key.as_ref().map(String::as_bytes);
+        if let Some(key) = key.filter(|key| key.len() > KEY_BYTES_MAX) {
+            return Err(limit(&MessageError::KeyTooLong { bytes: key.len() }));
         }
-        // A keyed message without a body removes its key.
-        (_, Op::Delete, Some(_)) => None,
-        (Payload::Bytes(bytes), _, _) => Some(bytes.clone()),
-        (Payload::None, _, _) => Some(Bytes::new()),
-    };
-    let key = row.key.as_ref().map(|key| Bytes::copy_from_slice(key.as_bytes()));
-    let message = Message { key, body, headers: headers(row, usize::MAX), ..Message::default() };
-    message.validate().map_err(|error| Refusal::Limit(error.to_string()))?;
-    Ok((topic, message))
+        self.headers.clear();
+        let (mut count, mut bytes) = (0, 0);
+        each_header(row, |name, value| {
+            (count, bytes) = (count + 1, bytes + name.len() + value.len());
+            put_varint(&mut self.headers, name.len() as u64);
+            self.headers.extend_from_slice(name.as_bytes());
+            put_varint(&mut self.headers, value.len() as u64);
+            self.headers.extend_from_slice(value);
+        });
+        if bytes > HEADER_BYTES_MAX {
+            return Err(limit(&MessageError::Headers { count, bytes }));
+        }
+        let at = self.part(&row.topic, naming)?;
+        let records = &mut self.parts[at].1;
+        let (offset, headers) = (records.count(), &self.headers[..]);
+        records.push_record(&Record { offset, key, id: None, ttl_ms: None, headers, body });
+        Ok(())
+    }
+
+    /// Adds a message for a topic.
+    pub(crate) fn push_message(
+        &mut self,
+        topic: &TopicName,
+        message: &Message,
+    ) -> Result<(), Refusal> {
+        let mut records = RecordsBuilder::default();
+        records.push(message).map_err(|error| limit(&error))?;
+        self.parts.push((topic.clone(), records));
+        Ok(())
+    }
+
+    /// How many topics they are for.
+    pub(crate) fn topics(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The messages of each topic.
+    pub(crate) fn finish(self) -> Vec<(TopicName, Records)> {
+        self.parts.into_iter().map(|(topic, records)| (topic, records.finish())).collect()
+    }
+
+    fn part(&mut self, topic: &str, naming: &Naming) -> Result<usize, Refusal> {
+        if let Some(at) = self.known.get(topic) {
+            return Ok(*at);
+        }
+        let name = format!("{}{topic}", naming.prefix);
+        let parsed =
+            TopicName::parse(&name).map_err(|error| Refusal::Topic(name.clone(), error))?;
+        if parsed.is_system() {
+            return Err(Refusal::SystemTopic(name));
+        }
+        self.parts.push((parsed, RecordsBuilder::default()));
+        self.known.insert(topic.to_owned(), self.parts.len() - 1);
+        Ok(self.parts.len() - 1)
+    }
+}
+
+fn limit(error: &MessageError) -> Refusal {
+    Refusal::Limit(error.to_string())
 }
 
 /// What is kept of a row that cannot become a message: all of it that fits.
 pub(crate) fn dead_letter(row: &Row, why: &Refusal, bytes_max: usize) -> Message {
-    let mut headers = headers(row, HEADER_TEXT_MAX);
+    let mut headers = Vec::new();
+    each_header(row, |name, value| {
+        let value = String::from_utf8_lossy(value);
+        headers.push((name.to_owned(), cut(&value, HEADER_TEXT_MAX)));
+    });
     headers.push(("outbox-topic".to_owned(), cut(&row.topic, HEADER_TEXT_MAX)));
     headers.push(("outbox-error".to_owned(), cut(&why.to_string(), HEADER_TEXT_MAX)));
     if let Some(key) = &row.key {
@@ -82,20 +157,43 @@ pub(crate) fn dead_letter(row: &Row, why: &Refusal, bytes_max: usize) -> Message
     Message { key, headers, body: Some(body), ..Message::default() }
 }
 
-fn headers(row: &Row, text_max: usize) -> Vec<(String, Bytes)> {
-    let mut headers = vec![
-        ("outbox-seq".to_owned(), row.seq.to_string().into()),
-        ("outbox-op".to_owned(), Bytes::from_static(row.op.name().as_bytes())),
-        ("outbox-event-id".to_owned(), cut(&row.event_id, text_max)),
-        ("outbox-created-ms".to_owned(), row.created_at.0.to_string().into()),
-        ("outbox-ingested-ms".to_owned(), row.ingested_at.0.to_string().into()),
-    ];
+/// What is kept of a row beside its key and payload.
+fn each_header(row: &Row, mut put: impl FnMut(&str, &[u8])) {
+    let mut number = |name, number: u64| put(name, Digits::of(number).text());
+    number("outbox-seq", row.seq);
+    number("outbox-created-ms", row.created_at.0);
+    number("outbox-ingested-ms", row.ingested_at.0);
+    put("outbox-op", row.op.name().as_bytes());
+    put("outbox-event-id", row.event_id.as_bytes());
     for (name, value) in [("outbox-kind", &row.kind), ("outbox-reason", &row.reason)] {
         if let Some(value) = value {
-            headers.push((name.to_owned(), cut(value, text_max)));
+            put(name, value.as_bytes());
         }
     }
-    headers
+}
+
+/// A number in decimal digits, without a string of its own.
+struct Digits {
+    bytes: [u8; 20],
+    from: usize,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let mut digits = Self { bytes: [0; 20], from: 20 };
+        loop {
+            digits.from -= 1;
+            digits.bytes[digits.from] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return digits;
+            }
+        }
+    }
+
+    fn text(&self) -> &[u8] {
+        &self.bytes[self.from..]
+    }
 }
 
 /// The beginning of a text, at a boundary of its characters.
@@ -130,6 +228,23 @@ mod tests {
             created_at: Timestamp(1),
             ingested_at: Timestamp(2),
             payload: Payload::Bytes(Bytes::from_static(b"{}")),
+        }
+    }
+
+    /// The topic and the message of a row.
+    fn message(row: &Row, naming: &Naming) -> Result<(TopicName, Message), Refusal> {
+        let mut parts = Parts::default();
+        parts.push(row, naming)?;
+        let (topic, records) = parts.finish().pop().expect("one topic");
+        let message = records.iter().next().expect("one record").to_message(&records.bytes);
+        message.validate().expect("what is put is checked");
+        Ok((topic, message))
+    }
+
+    #[test]
+    fn numbers_are_written_as_they_are_read() {
+        for number in [0, 7, 10, 1_234_567_890, u64::MAX] {
+            assert_eq!(Digits::of(number).text(), number.to_string().as_bytes());
         }
     }
 

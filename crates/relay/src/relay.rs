@@ -4,7 +4,6 @@
 //! single row is halved until that row is alone; it goes to the dead letters with its reason,
 //! and the flow goes on. An append whose outcome is not known is looked up in the cell.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gapless_core::backoff::{Backoff, Retries};
@@ -16,7 +15,7 @@ use gapless_outbox::{
 use metrics::{counter, describe_counter};
 use tokio::time::timeout;
 
-use crate::message::{Naming, Refusal, dead_letter, message};
+use crate::message::{Naming, Parts, Refusal, dead_letter};
 use crate::place::Standing;
 use crate::target::{Step, Target, TargetError};
 
@@ -188,8 +187,10 @@ impl Relay {
             }
             let Self { reader, target, options, cell, .. } = &mut *self;
             let appending = Appending { target, options, cell };
-            let (appended, read) =
-                tokio::join!(appending.append(&batch, &mut standing), reader.poll(next));
+            // What is known to be there is read meanwhile; else a notification says when.
+            let more = batch.through < reader.safe();
+            let read = async { if more { reader.poll(next).await } else { Ok(None) } };
+            let (appended, read) = tokio::join!(appending.append(&batch, &mut standing), read);
             match appended {
                 Ok(()) => {
                     self.retries.succeeded();
@@ -344,30 +345,29 @@ impl Appending<'_> {
         dead: Option<&Refusal>,
     ) -> Result<(), Stepped> {
         let naming = &self.options.naming;
-        let mut topics = BTreeMap::new();
+        let mut parts = Parts::default();
         for row in part.rows {
-            let (topic, message) = match dead {
-                Some(why) => (naming.dead_letters.clone(), dead_letter(row, why, DEAD_PAYLOAD_MAX)),
-                None => message(row, naming).map_err(Stepped::Halve)?,
-            };
-            topics.entry(topic).or_insert_with(Vec::new).push(message);
+            match dead {
+                None => parts.push(row, naming),
+                Some(why) => {
+                    let letter = dead_letter(row, why, DEAD_PAYLOAD_MAX);
+                    parts.push_message(&naming.dead_letters, &letter)
+                }
+            }
+            .map_err(Stepped::Halve)?;
         }
-        if topics.len() > TOPICS_MAX {
+        if parts.topics() > TOPICS_MAX {
             return Err(Stepped::Halve(Refusal::Limit("too many topics at once".to_owned())));
         }
         let last = part.rows.last().map(|row| (row.seq, row.event_id.as_str()));
         let kept = standing.kept.moved(part.epoch, part.through, last);
         let value = kept.to_cell();
+        let step = Step { parts: parts.finish(), expect: &standing.expect, value: value.clone() };
         loop {
-            let step = Step {
-                parts: topics.iter().map(|(topic, all)| (topic.clone(), all.clone())).collect(),
-                expect: standing.expect.clone(),
-                value: value.clone(),
-            };
-            match self.target.commit(self.cell, step).await {
+            match self.target.commit(self.cell, &step).await {
                 Ok(()) => break,
                 Err(TargetError::Rejected(RejectReason::UnknownTopic)) => {
-                    self.create_missing(topics.keys()).await.map_err(Stepped::Failed)?;
+                    self.create_missing(step.topics()).await.map_err(Stepped::Failed)?;
                 }
                 Err(error) if error.is_the_messages() => {
                     return Err(Stepped::Halve(Refusal::Broker(error.to_string())));

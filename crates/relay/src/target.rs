@@ -4,7 +4,7 @@ use bytes::Bytes;
 use gapless_broker::{Atomic, Broker, TopicError};
 use gapless_client::{AskError, Client, ErrorCode, PublishError};
 use gapless_core::{
-    ExpectCell, Message, PubSubError, PublishAck, PublishOptions, RejectReason, TopicName,
+    ExpectCell, PubSubError, PublishAck, PublishOptions, Records, RejectReason, TopicName,
     TopicSettings,
 };
 
@@ -30,10 +30,16 @@ pub enum TargetError {
 }
 
 /// What is done together.
-pub(crate) struct Step {
-    pub(crate) parts: Vec<(TopicName, Vec<Message>)>,
-    pub(crate) expect: ExpectCell,
+pub(crate) struct Step<'a> {
+    pub(crate) parts: Vec<(TopicName, Records)>,
+    pub(crate) expect: &'a ExpectCell,
     pub(crate) value: Bytes,
+}
+
+impl Step<'_> {
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &TopicName> {
+        self.parts.iter().map(|(topic, _)| topic)
+    }
 }
 
 fn trouble(error: &impl ToString) -> TargetError {
@@ -50,15 +56,15 @@ impl Target {
         }
     }
 
-    pub(crate) async fn commit(&self, cell: &str, step: Step) -> Result<(), TargetError> {
+    pub(crate) async fn commit(&self, cell: &str, step: &Step<'_>) -> Result<(), TargetError> {
         let options = PublishOptions::default();
         match self {
             Self::Broker(broker) => {
                 let mut atomic = Atomic::new()
-                    .expect_cell(cell.to_owned(), step.expect)
-                    .set_cell(cell.to_owned(), step.value);
-                for (topic, messages) in &step.parts {
-                    atomic = atomic.publish(topic, messages);
+                    .expect_cell(cell.to_owned(), step.expect.clone())
+                    .set_cell(cell.to_owned(), step.value.clone());
+                for (topic, records) in &step.parts {
+                    atomic = atomic.publish_records(topic, records.clone(), None);
                 }
                 let acks = broker.commit(atomic, &options).all().await;
                 let acks = acks.map_err(|error: PubSubError| trouble(&error))?;
@@ -69,10 +75,10 @@ impl Target {
             }
             Self::Client(client) => {
                 let mut atomic = gapless_client::Atomic::new();
-                atomic = atomic.cell_if(cell.to_owned(), step.expect, step.value);
-                for (topic, messages) in step.parts {
-                    for message in messages {
-                        atomic = atomic.message(&topic, message);
+                atomic = atomic.cell_if(cell.to_owned(), step.expect.clone(), step.value.clone());
+                for (topic, records) in &step.parts {
+                    for record in records.iter() {
+                        atomic = atomic.message(topic, record.to_message(&records.bytes));
                     }
                 }
                 match client.commit_with(atomic, &options).await {
