@@ -144,6 +144,9 @@ struct OutboxArgs {
     /// Seconds for each case of writers, at most 10.
     #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
     seconds: f64,
+    /// Only these cases, with commas between.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<outbox::Case>,
 }
 
 #[derive(Args)]
@@ -312,8 +315,9 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         Bench::Stalls(args) => stalls::run(dir, &args.options())?,
         Bench::Create(args) => create::run(dir, create::Options { topics: args.topics })?,
         Bench::Outbox(args) => {
-            let (dsn, rows, seconds) = (args.dsn.clone(), args.rows, args.seconds);
-            outbox::run(dir, &outbox::Options { dsn, rows, seconds })?
+            let (dsn, only) = (args.dsn.clone(), args.only.clone());
+            let options = outbox::Options { dsn, rows: args.rows, seconds: args.seconds, only };
+            outbox::run(dir, &options)?
         }
         Bench::Follow(args) => follow::run(dir, &args.options())?,
         Bench::History(args) => history::run(dir, &args.options())?,

@@ -4,10 +4,11 @@
 //! All of it is in one run on one database, which is given. Its outbox must not be there yet; it
 //! is removed at the end.
 
+mod writers;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,19 @@ pub(crate) struct Options {
     pub(crate) rows: u64,
     /// Seconds for each of the other cases.
     pub(crate) seconds: f64,
+    /// Which cases; all if there are none.
+    pub(crate) only: Vec<Case>,
+}
+
+/// A part of the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Case {
+    /// What it costs writers.
+    Writers,
+    /// Rows per second into topics.
+    Rows,
+    /// From commit to delivery.
+    Latency,
 }
 
 /// Every case, as a table.
@@ -55,19 +69,20 @@ pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
         let client = connect(&options.dsn).await?;
         client.batch_execute(DATA).await?;
         let measured = measure(dir, options, &database, &client).await;
-        client.batch_execute("DROP TABLE bench_data, bench_triggered").await?;
+        client.batch_execute("DROP TABLE bench_data, bench_triggered, bench_second").await?;
         gapless_outbox::uninstall(&database).await?;
         measured
     })
 }
 
 /// Tables that writers write to, one of them with the trigger.
-const DATA: &str = "DROP TABLE IF EXISTS bench_data, bench_triggered;
+const DATA: &str = "DROP TABLE IF EXISTS bench_data, bench_triggered, bench_second;
     CREATE TABLE bench_data (id bigserial PRIMARY KEY, body text);
     CREATE TABLE bench_triggered (id bigserial PRIMARY KEY, body text);
+    CREATE TABLE bench_second (LIKE gapless.outbox INCLUDING IDENTITY INCLUDING DEFAULTS
+                               INCLUDING INDEXES);
     SELECT gapless.attach('bench_triggered', 'late', 'id');";
-/// What writers do, without the outbox, and with it in both ways.
-const PLAIN: &str = "INSERT INTO bench_data (body) VALUES ('some text of an order') RETURNING id";
+/// What writers do with the outbox, in both ways.
 const EMITTED: &str = "WITH new AS (INSERT INTO bench_data (body) VALUES ('some text of an order') \
     RETURNING id) SELECT gapless.emit('late', id::text, 'upsert') FROM new";
 const TRIGGERED: &str =
@@ -86,59 +101,21 @@ async fn measure(
     client: &Client,
 ) -> Result<Table> {
     let mut table = Table::new("outbox: PostgreSQL into topics");
-    for clients in [8, 32, 128] {
-        writers_cost(options, clients, &mut table).await?;
+    let wanted = |case| options.only.is_empty() || options.only.contains(&case);
+    for clients in if wanted(Case::Writers) { &[8, 32, 128][..] } else { &[] } {
+        writers::cost(options, *clients, &mut table).await?;
     }
     let fence =
         tokio::spawn(run_fence(database.clone(), FenceOptions::default(), std::future::pending()));
-    throughput(dir, options, database, client, &mut table).await?;
-    for (name, statement) in [("emit", EMITTED), ("deferred trigger", TRIGGERED)] {
+    if wanted(Case::Rows) {
+        throughput(dir, options, database, client, &mut table).await?;
+    }
+    let ways = [("emit", EMITTED), ("deferred trigger", TRIGGERED)];
+    for (name, statement) in ways.into_iter().filter(|_| wanted(Case::Latency)) {
         latency(dir, options, database, (name, statement), &mut table).await?;
     }
     fence.abort();
     Ok(table)
-}
-
-/// Commits per second of clients that do nothing else.
-async fn writers_cost(options: &Options, clients: u64, table: &mut Table) -> Result<()> {
-    let plain = commits(options, clients, PLAIN).await?;
-    for (name, statement) in [("emit in the statement", EMITTED), ("deferred trigger", TRIGGERED)] {
-        let with = commits(options, clients, statement).await?;
-        table.push(
-            Row::new(format!("{clients} writers, {name}"), Figure::per_second(with))
-                .against(Figure::per_second(plain))
-                .goal(Goal::AtLeast(0.85))
-                .notes("beside the same without outbox"),
-        );
-    }
-    Ok(())
-}
-
-async fn commits(options: &Options, clients: u64, statement: &'static str) -> Result<f64> {
-    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let mut tasks = JoinSet::new();
-    for _ in 0..clients {
-        let client = connect(&options.dsn).await?;
-        let (stop, count) = (Arc::clone(&stop), Arc::clone(&count));
-        tasks.spawn(async move {
-            let statement = client.prepare(statement).await?;
-            while !stop.load(Ordering::Relaxed) {
-                client.query(&statement, &[]).await?;
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok::<_, tokio_postgres::Error>(())
-        });
-    }
-    let (began, before) = (Instant::now(), count.load(Ordering::Relaxed));
-    let time = Duration::from_secs_f64(options.seconds);
-    let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
-    let done = count.load(Ordering::Relaxed) - before;
-    let took = began.elapsed().as_secs_f64();
-    stop.store(true, Ordering::Relaxed);
-    while let Some(ended) = tasks.join_next().await {
-        ended??;
-    }
-    Ok(done as f64 / took)
 }
 
 /// All rows that are there, read plainly, copied, and moved into topics.
@@ -240,11 +217,15 @@ async fn latency(
     let relay = relay(database, &broker, &format!("bench-{}", name.len()))?;
     // The rows of the cases before go first.
     let client = connect(&options.dsn).await?;
-    let max = "SELECT count(*) FROM gapless.outbox WHERE topic_id = 'late'";
-    let before: i64 = client.query_one(max, &[]).await?.get(0);
-    let late = TopicName::parse("late")?;
-    let before = before.cast_unsigned();
-    wait(async || broker.describe_topic(&late).is_ok_and(|info| info.next.0 > before)).await?;
+    for topic in ["late", "rows"] {
+        let count = "SELECT count(*) FROM gapless.outbox WHERE topic_id = $1";
+        let before = client.query_one(count, &[&topic]).await?.get::<_, i64>(0).cast_unsigned();
+        let topic = TopicName::parse(topic)?;
+        wait(async || {
+            before == 0 || broker.describe_topic(&topic).is_ok_and(|info| info.next.0 > before)
+        })
+        .await?;
+    }
 
     let committed: Arc<Mutex<BTreeMap<String, Instant>>> = Arc::default();
     let mut follower = broker.subscribe(&Pattern::parse("late")?, From::Now)?;
