@@ -4,7 +4,7 @@
 //! it found instead of acting on it. It takes no lock: of a store that somebody writes to,
 //! the newest part may look unfinished.
 //!
-//! [`repair`] does what the findings it is given allow, and answers what was lost by it.
+//! [`repair()`] does what the findings it is given allow, and answers what was lost by it.
 //! Whoever wants less takes findings out of the report before. What it cannot do is bring
 //! back bytes: for that there are backups.
 
@@ -173,7 +173,7 @@ impl Finding {
         }
     }
 
-    /// Whether [`repair`] can do something about it.
+    /// Whether [`repair()`] can do something about it.
     pub fn is_repairable(&self) -> bool {
         match self {
             Self::Index { .. } | Self::Orphan { .. } | Self::LogBehind { .. } => true,
@@ -184,7 +184,7 @@ impl Finding {
         }
     }
 
-    /// Whether [`rebuild`] can do something about it.
+    /// Whether [`rebuild()`] can do something about it.
     pub fn rebuild_helps(&self) -> bool {
         match self {
             Self::Remains { .. } | Self::SegmentAhead { .. } => true,
