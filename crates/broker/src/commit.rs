@@ -508,7 +508,7 @@ fn lock_groups(atomic: &Atomic) -> Option<LockedGroups<'_>> {
         let (possible, more) = match part {
             GroupPart::Ack { member, leases } => {
                 durability = durability.max(machine.settings().durability);
-                let unread = leases.iter().any(|lease| state.is_unread(*member, lease));
+                let unread = state.has_unread(*member, leases);
                 (!unread && machine.holds(*member, leases), machine.record_bytes_max(leases))
             }
             GroupPart::Buried(ranges) => {

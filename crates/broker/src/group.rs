@@ -30,6 +30,7 @@ use crate::error::{FollowError, GroupError};
 use crate::read_ahead::{KeyHash, ReadAhead};
 use crate::reread::Rereading;
 use crate::subscription::{Follower, From, Shared};
+use crate::unread::Unread;
 
 /// Notices that wait for one member, at most; older ones go.
 const NOTICES_MAX: usize = 16;
@@ -60,9 +61,6 @@ pub(crate) struct GroupState {
     pub(crate) deleted: bool,
     /// Counts times when leases ended by themselves.
     pub(crate) voided: u64,
-    /// Whether a member may get a message again under the lease that it had before: after a
-    /// reset, and in mode ordered, where what comes back does not count as an attempt.
-    pub(crate) repeats: bool,
     /// When the keeper was asked to look.
     noted: Timestamp,
 }
@@ -73,9 +71,8 @@ pub(crate) struct MemberState {
     pub(crate) notices: VecDeque<Notice>,
     /// Left when it had as many as it may have.
     pub(crate) full: Option<Waker>,
-    /// Leased and not handed out yet; kept while leases may repeat. What it says of these is
-    /// about an earlier time that it had them, and does not count.
-    pub(crate) unread: Vec<Lease>,
+    /// Leased and not handed out yet.
+    pub(crate) unread: Unread,
 }
 
 /// What a member is told beside messages.
@@ -117,7 +114,6 @@ impl GroupCell {
             redriving: Redriving::default(),
             deleted: false,
             voided: 0,
-            repeats: false,
             noted: Timestamp::NEVER,
         };
         Self { id, name, state: Mutex::new(state), waiting: Mutex::default() }
@@ -528,13 +524,12 @@ impl GroupState {
     /// Leases ended in another way than by an ack.
     pub(crate) fn void(&mut self) {
         self.voided += 1;
-        self.repeats |= self.machine.settings().mode == Mode::Ordered;
     }
 
-    /// Whether a member was not handed what this lease names since it was leased.
-    pub(crate) fn is_unread(&self, member: MemberId, lease: &Lease) -> bool {
-        let unread = self.members.get(&member).map_or(&[][..], |member| &member.unread);
-        unread.iter().any(|each| each.first <= lease.last && lease.first <= each.last)
+    /// Whether a member was not handed all that these leases name since it was leased.
+    pub(crate) fn has_unread(&self, member: MemberId, leases: &[Lease]) -> bool {
+        let member = self.members.get(&member);
+        member.is_some_and(|each| leases.iter().any(|lease| each.unread.overlaps(lease)))
     }
 
     /// Leaves a notice for a member and wakes it.

@@ -19,6 +19,7 @@ use crate::error::GroupError;
 use crate::group::{GroupCell, GroupState, MemberState};
 use crate::group_info::GroupInfo;
 use crate::member::{Member, MemberHandle};
+use crate::unread::Unread;
 
 /// How somebody joins a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,7 +226,6 @@ impl Broker {
             let input = (Input::Reset { floor, forgiven }, ADMIN_BYTES_MAX);
             let stepped = inner.group_step_as(&group, &mut state, input, Durability::Flushed)?;
             state.void();
-            state.repeats |= members > 0;
             inner.leave_source(&mut state);
             state.ahead.clear();
             wake_members(&mut state);
@@ -256,8 +256,8 @@ impl Broker {
             let id = MemberId(state.next_member);
             state.next_member += 1;
             let notices = VecDeque::new();
-            let member =
-                MemberState { name: join.name.clone(), notices, full: None, unread: Vec::new() };
+            let unread = Unread::default();
+            let member = MemberState { name: join.name.clone(), notices, full: None, unread };
             state.members.insert(id, member);
             let input = Input::Join { member: id, window: join.window };
             if let Err(error) = inner.group_step(&group, &mut state, (input, 0)) {

@@ -63,6 +63,7 @@ mod subscribe;
 mod subscription;
 mod subsystem;
 mod topics;
+mod unread;
 mod volatile;
 mod wait;
 

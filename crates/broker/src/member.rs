@@ -4,6 +4,7 @@
 //! shared buffers, or is read again. Whatever cannot be read any more is given up with a
 //! notice, so that nobody waits for it for ever.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -25,7 +26,6 @@ use crate::error::{FollowError, MemberError, unconfirmed};
 use crate::group::{GroupCell, GroupState, Notice, Stepped};
 use crate::group_info::MemberInfo;
 use crate::publish::poll_ticket;
-use crate::read_ahead::{Picking, split};
 use crate::reread::Reread;
 
 /// Messages leased in one go, at most: large enough to be efficient, small enough that
@@ -195,23 +195,23 @@ impl MemberHandle {
 
     /// These are done.
     pub fn ack(&self, leases: &[Lease]) -> Acking {
-        self.say(Input::Ack { member: self.id, leases }, leases)
+        self.say(leases, Said::Done)
     }
 
-    /// Everything that it holds up to here is done.
+    /// Everything that it was handed up to here is done.
     pub fn commit(&self, through: Position) -> Acking {
-        self.say(Input::Commit { member: self.id, through }, &[])
+        self.say(&[], Said::DoneThrough(through))
     }
 
     /// These could not be done and are tried again: after the delay, or by the group's
     /// schedule; after the last attempt they are dead letters.
     pub fn nack(&self, leases: &[Lease], delay: Option<Duration>, reason: &str) -> Acking {
-        self.say(Input::Nack { member: self.id, leases, delay, reason }, leases)
+        self.say(leases, Said::Failed { delay, reason })
     }
 
     /// These can never be done: they are dead letters now.
     pub fn terminate(&self, leases: &[Lease], reason: &str) -> Acking {
-        self.say(Input::Terminate { member: self.id, leases, reason }, leases)
+        self.say(leases, Said::Never { reason })
     }
 
     /// These need more time: the group's lease from now on. None named means all it holds.
@@ -233,46 +233,45 @@ impl MemberHandle {
         Extended { taken, refused, deadline }
     }
 
-    fn say(&self, input: Input<'_>, leases: &[Lease]) -> Acking {
-        let mut state = self.group.lock();
+    fn say(&self, leases: &[Lease], said: Said<'_>) -> Acking {
+        let (mut state, member) = (self.group.lock(), self.id);
         if state.deleted {
             let refused = leases.iter().map(Lease::count).sum();
             return Acking::new(Ok(Stepped { refused, ..Stepped::default() }));
         }
         // What was not handed out yet cannot be done: this is said of an earlier lease.
-        let kept: Vec<Lease>;
-        let mut unread = 0;
-        let (mut input, mut leases) = (input, leases);
-        if leases.iter().any(|lease| state.is_unread(self.id, lease)) {
-            let (stale, rest): (Vec<Lease>, Vec<Lease>) =
-                leases.iter().copied().partition(|lease| state.is_unread(self.id, lease));
-            unread = stale.iter().map(Lease::count).sum();
-            kept = rest;
-            leases = &kept;
-            if let Input::Ack { leases: named, .. }
-            | Input::Nack { leases: named, .. }
-            | Input::Terminate { leases: named, .. } = &mut input
-            {
-                *named = leases;
+        let (mut leases, mut refused, mut passed) = (Cow::Borrowed(leases), 0, Vec::new());
+        if let Some(own) = state.members.get(&member) {
+            if let Said::DoneThrough(through) = said {
+                passed = own.unread.through(through);
+            } else if state.has_unread(member, &leases) {
+                let (kept, unread) = own.unread.without(&leases);
+                (leases, refused) = (Cow::Owned(kept), unread);
             }
         }
-        let bytes = match &input {
-            Input::Commit { .. } => state.machine.leave_bytes_max(self.id),
+        let leases = &*leases;
+        let bytes = match said {
+            Said::DoneThrough(_) => state.machine.commit_bytes_max(member, passed.len()),
             _ => state.machine.record_bytes_max(leases),
         };
-        let said = match &input {
-            Input::Ack { .. } => Said::Ack,
-            Input::Commit { .. } => Said::Commit,
-            _ => Said::Failure,
+        let (input, is_ack) = match said {
+            Said::Done => (Input::Ack { member, leases }, true),
+            Said::DoneThrough(through) => {
+                (Input::Commit { member, through, unread: &passed }, true)
+            }
+            Said::Failed { delay, reason } => {
+                (Input::Nack { member, leases, delay, reason }, false)
+            }
+            Said::Never { reason } => (Input::Terminate { member, leases, reason }, false),
         };
         let mut stepped = self.inner.group_step(&self.group, &mut state, (input, bytes));
-        if !matches!(said, Said::Ack) {
+        if !is_ack {
             // More than what was named may have ended: what was leased and not handed out yet.
             state.void();
         }
         if let Ok(stepped) = &mut stepped {
-            stepped.refused += unread;
-            self.inner.count_said(&mut state, self.id, (said != Said::Failure, stepped.taken));
+            stepped.refused += refused;
+            self.inner.count_said(&mut state, member, (is_ack, stepped.taken));
         }
         drop(state);
         if self.inner.journal.wants_keeping() {
@@ -283,11 +282,12 @@ impl MemberHandle {
 }
 
 /// What a member says of messages.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Said {
-    Ack,
-    Commit,
-    Failure,
+#[derive(Clone, Copy)]
+enum Said<'a> {
+    Done,
+    DoneThrough(Position),
+    Failed { delay: Option<Duration>, reason: &'a str },
+    Never { reason: &'a str },
 }
 
 impl Inner {
@@ -315,25 +315,12 @@ impl Inner {
 pub struct Member {
     handle: MemberHandle,
     name: String,
-    /// Leased, and still to be read.
-    grants: VecDeque<Granted>,
-    /// What of it is read and goes out with the next.
-    picking: Picking,
-    /// Leases that ran out in the group when these were taken.
-    voided: u64,
     left: bool,
 }
 
 impl Member {
     pub(crate) fn new(handle: MemberHandle, name: String) -> Self {
-        Self {
-            handle,
-            name,
-            grants: VecDeque::new(),
-            picking: Picking::default(),
-            voided: 0,
-            left: false,
-        }
+        Self { handle, name, left: false }
     }
 
     /// Its number in the group.
@@ -431,7 +418,8 @@ impl Member {
 
     /// Whether something is leased to it that [`Member::next`] has not handed out yet.
     pub fn has_unread(&self) -> bool {
-        !self.grants.is_empty() || !self.picking.is_empty()
+        let state = self.handle.group.lock();
+        state.members.get(&self.handle.id).is_some_and(|member| !member.unread.is_empty())
     }
 
     /// Whether the group has messages that wait for a member, beyond what this one has. Of a
@@ -535,36 +523,28 @@ impl Member {
 
     fn take(&mut self, state: &mut GroupState, now: Timestamp) {
         let MemberHandle { inner, group, id } = &self.handle;
-        if !self.has_unread() {
-            self.voided = state.voided;
-        }
         let mut effects = Vec::new();
         state.machine.step(now, Input::Take { member: *id, max: TAKE_MAX }, &mut effects);
         let mut taken = 0;
         let mut again = 0;
+        let mut grants = VecDeque::new();
         for effect in effects {
             if let Effect::Deliver(granted) = effect {
                 taken += granted.lease.count();
                 again += if granted.lease.attempt > 1 { granted.lease.count() } else { 0 };
-                self.grants.push_back(granted);
+                grants.push_back(granted);
             }
         }
-        self.note_unread(state);
+        let voided = state.voided;
+        if let Some(member) = state.members.get_mut(id) {
+            member.unread.fill(grants, voided);
+        }
         state.totals.delivered += taken;
         state.totals.redelivered += again;
         inner.note_deadline(group, state);
         group.stop_waiting(*id);
         if state.machine.counts().ready > 0 {
             group.wake_one();
-        }
-    }
-
-    /// Notes what it was not handed yet, while what it says could be about an earlier lease.
-    fn note_unread(&self, state: &mut GroupState) {
-        if state.repeats
-            && let Some(member) = state.members.get_mut(&self.handle.id)
-        {
-            member.unread = self.grants.iter().map(|grant| grant.lease).collect();
         }
     }
 
@@ -576,36 +556,29 @@ impl Member {
     ) -> Poll<Result<Option<Leased>, MemberError>> {
         let MemberHandle { inner, group, id } = self.handle.clone();
         loop {
-            if self.voided != state.voided {
-                // Some may have run out, or been reset, since they were leased.
-                self.voided = state.voided;
-                let picked = std::mem::take(&mut self.picking).give_up();
-                picked.into_iter().rev().for_each(|grant| self.grants.push_front(grant));
-                self.grants.retain(|grant| state.machine.holds(id, &[grant.lease]));
-            }
-            if state.ahead.pick(&mut self.grants, &mut self.picking) {
-                let picked = std::mem::take(&mut self.picking).finish(inner.clock.now());
+            let GroupState { members, machine, ahead, voided, .. } = &mut *state;
+            let Some(member) = members.get_mut(&id) else { return Poll::Ready(Ok(None)) };
+            let unread = &mut member.unread;
+            // Some may have run out, or been reset, since they were leased.
+            unread.keep_held(*voided, |lease| machine.holds(id, &[*lease]));
+            if ahead.pick(&mut unread.grants, &mut unread.picking) {
+                let picked = std::mem::take(&mut unread.picking).finish(inner.clock.now());
                 let Some((messages, grants)) = picked else { return Poll::Ready(Ok(None)) };
-                let leased = self.hand_out(state, &grants, messages);
-                self.note_unread(state);
-                if let Some(leased) = leased {
+                if let Some(leased) = self.hand_out(state, &grants, messages) {
                     return Poll::Ready(Ok(Some(leased)));
                 }
                 continue;
             }
-            let Some(&grant) = self.grants.front() else { continue };
+            let Some(&grant) = unread.grants.front() else { continue };
             let reread = inner.poll_reread(&group, state, &grant, (id, context));
             match ready!(reread).map_err(closed_or_read)? {
                 Reread::Look => {}
                 Reread::Gone { count, reason, topic } => {
-                    self.grants.pop_front();
-                    let mut gone = grant;
-                    if count < grant.lease.count() {
-                        let (front, rest) = split(grant, count);
-                        self.grants.push_front(rest);
-                        gone = front;
+                    let member = state.members.get_mut(&id);
+                    let gone = member.and_then(|member| member.unread.drop_first(count));
+                    if let Some(gone) = gone {
+                        self.gone(state, gone, reason, topic);
                     }
-                    self.gone(state, gone, reason, topic);
                 }
             }
         }

@@ -174,6 +174,11 @@ impl Picking {
         self.taken.is_empty()
     }
 
+    /// What it is put together of.
+    pub(crate) fn taken(&self) -> &[Granted] {
+        &self.taken
+    }
+
     /// Gives it up; the grants are to be picked again.
     pub(crate) fn give_up(self) -> Vec<Granted> {
         self.taken

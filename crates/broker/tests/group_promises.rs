@@ -134,11 +134,45 @@ fn an_ack_from_before_a_reset_does_not_count_for_what_is_handed_out_after_it() {
     let (bodies, stale) = handed(&mut member);
     assert_eq!(bodies, ["u"]);
     broker.reset_group(&name("g"), GroupStart::Beginning, true).expect("g is there");
+    // Another one reads both and leaves, so that both are leased together.
+    let mut other = broker.join_group(&name("g"), &join).expect("g is there");
+    assert_eq!([handed(&mut other).0, handed(&mut other).0], [["t"], ["u"]]);
+    other.leave();
     assert_eq!(handed(&mut member).0, ["t"]);
     says_too_late(&broker, &member, &stale);
     let (bodies, leases) = handed(&mut member);
     assert_eq!(bodies, ["u"], "it comes again after the reset");
     assert_eq!(member.ack(&leases).wait().expect("the broker is well").taken, 1);
+}
+
+/// Found by bursts of calls: two topics are leased together and handed out one after the other, and
+/// who committed all it had got so far also ended what it had not got yet.
+#[test]
+fn a_commit_ends_nothing_that_was_leased_and_not_handed_out() {
+    let world = World::new(9);
+    let broker = world.open();
+    for topic in ["u", "t"] {
+        broker.create_topic(&name(topic), TopicSettings::default()).expect("there is room");
+    }
+    let settings =
+        GroupSettings { start: GroupStart::Beginning, ..GroupSettings::new(pattern(">")) };
+    broker.create_group(&name("g"), settings).expect("there is room");
+    for topic in ["t", "u", "t"] {
+        text(&broker, topic, topic);
+    }
+    let join = Join { name: "m".to_owned(), window: 100 };
+    let mut first = broker.join_group(&name("g"), &join).expect("g is there");
+    let all = [handed(&mut first).0, handed(&mut first).0, handed(&mut first).0];
+    assert_eq!(all, [["t"], ["u"], ["t"]]);
+    first.leave();
+    // They are read already, so all three are leased in one step.
+    let mut member = broker.join_group(&name("g"), &join).expect("g is there");
+    assert_eq!(handed(&mut member).0, ["t"]);
+    let told = member.commit(Position(u64::MAX)).wait().expect("the broker is well");
+    assert_eq!(told.taken, 1, "only one was handed out");
+    let broker = world.crash(broker, CrashKind::Power);
+    let mut member = broker.join_group(&name("g"), &join).expect("g is there");
+    assert_eq!([handed(&mut member).0, handed(&mut member).0], [["u"], ["t"]]);
 }
 
 #[test]

@@ -165,12 +165,14 @@ pub enum Input<'a> {
         /// Which.
         leases: &'a [Lease],
     },
-    /// A member is done with all it holds up to here.
+    /// A member is done with all it holds up to here and was handed.
     Commit {
         /// Who.
         member: MemberId,
         /// Up to where.
         through: Position,
+        /// What it holds and was not handed yet, rising; one cannot be done with it.
+        unread: &'a [Lease],
     },
     /// A member could not do these; they are tried again.
     Nack {
@@ -545,6 +547,11 @@ impl Group {
         OP_BYTES_MAX * (runs + 1)
     }
 
+    /// How many bytes a commit of a member writes down at most, past so many unread leases.
+    pub fn commit_bytes_max(&self, member: MemberId, unread: usize) -> usize {
+        self.leave_bytes_max(member) + OP_BYTES_MAX * unread
+    }
+
     /// How many bytes a tick writes down at most.
     pub fn tick_bytes_max(&self) -> usize {
         let ordered = if self.settings.mode == Mode::Ordered { 1 } else { 0 };
@@ -577,9 +584,9 @@ impl Group {
                 self.heard(now, member);
                 self.ack(now, member, leases, effects);
             }
-            Input::Commit { member, through } => {
+            Input::Commit { member, through, unread } => {
                 self.heard(now, member);
-                self.commit(now, member, through, effects);
+                self.commit(now, member, (through, unread), effects);
             }
             Input::Nack { member, leases, delay, reason } => {
                 self.heard(now, member);

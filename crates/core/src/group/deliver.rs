@@ -199,16 +199,27 @@ impl Group {
         &mut self,
         now: Timestamp,
         member: MemberId,
-        through: Position,
+        (through, unread): (Position, &[Lease]),
         effects: &mut Vec<Effect>,
     ) {
         let (mut taken, mut ended) = (0, Vec::new());
-        while let Some(last) = self.open.held_from(member, Position(0)) {
-            let from = self.open.get(last).expect("what is held is open").first;
+        let (mut at, mut unread) = (Position(0), unread.iter().peekable());
+        while let Some(last) = self.open.held_from(member, at) {
+            let from = self.open.get(last).expect("what is held is open").first.max(at);
             if from > through {
                 break;
             }
-            taken += self.end(now, member, (last, from, last.min(through)), &mut ended);
+            while unread.next_if(|lease| lease.last < from).is_some() {}
+            let mut to = last.min(through);
+            if let Some(lease) = unread.peek().filter(|lease| lease.first <= to) {
+                if lease.first <= from {
+                    at = lease.last.next();
+                    continue;
+                }
+                to = lease.first.prev();
+            }
+            taken += self.end(now, member, (last, from, to), &mut ended);
+            at = to.next();
         }
         self.record_ended(ended, effects);
         effects.push(Effect::Counted { taken, refused: 0 });

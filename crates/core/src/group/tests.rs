@@ -209,8 +209,11 @@ impl Both {
             Act::Commit { who, pick } => {
                 let Some(member) = self.member(*who) else { return };
                 let through = Position(pick % (self.group.frontier().0 + 1));
-                let counted = Self::counted(&self.step(Input::Commit { member, through }));
-                assert_eq!(counted, (self.model.commit(now, member, through), 0));
+                let mut unread = self.leases(member, pick / 7);
+                unread.sort_unstable();
+                let input = Input::Commit { member, through, unread: &unread };
+                let counted = Self::counted(&self.step(input));
+                assert_eq!(counted, (self.model.commit(now, member, through, &unread), 0));
             }
             Act::Nack { who, pick, delay } => {
                 let Some(member) = self.member(*who) else { return };

@@ -73,7 +73,10 @@ pub(crate) fn run(machine: &mut Group, now: Timestamp, verb: &str, words: &Words
         "offer" => Input::Offer { runs: &runs, through: Position(words.number("through")) },
         "take" => Input::Take { member: member(), max: 100 },
         "ack" => Input::Ack { member: member(), leases: &named },
-        "commit" => Input::Commit { member: member(), through: Position(words.number("through")) },
+        "commit" => {
+            let through = Position(words.number("through"));
+            Input::Commit { member: member(), through, unread: &named }
+        }
         "nack" => {
             let delay = words.text("delay").map(|_| words.millis("delay"));
             Input::Nack { member: member(), leases: &named, delay, reason }

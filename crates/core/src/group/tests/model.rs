@@ -165,12 +165,20 @@ impl Model {
         (found.len() as u64, refused)
     }
 
-    pub(super) fn commit(&mut self, now: Timestamp, member: MemberId, through: Position) -> u64 {
+    pub(super) fn commit(
+        &mut self,
+        now: Timestamp,
+        member: MemberId,
+        through: Position,
+        unread: &[Lease],
+    ) -> u64 {
         self.hears(now, member);
+        let is_unread =
+            |at: Position| unread.iter().any(|lease| lease.first <= at && at <= lease.last);
         let mut taken = 0;
         for message in &mut self.messages {
             let own = matches!(message.fate, Fate::Leased { member: id, .. } if id == member);
-            if own && message.position <= through {
+            if own && message.position <= through && !is_unread(message.position) {
                 message.fate = Fate::Done;
                 taken += 1;
             }
