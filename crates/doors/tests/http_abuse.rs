@@ -238,6 +238,33 @@ fn small_answers_are_not_compressed_and_large_ones_are_if_the_client_can() {
 }
 
 #[test]
+fn lines_end_well_when_the_client_accepts_gzip() {
+    let server = Server::open();
+    server.put("/v1/topics/a", &json!({})).is(201);
+    let lines = |method: &str| {
+        Request::new(method, "/v1/topics/a/messages")
+            .header("Content-Type", "application/x-ndjson")
+            .header("Accept", "application/x-ndjson")
+    };
+    // The last four bytes of gzip are the length of what it holds.
+    let whole_length = |packed: &[u8]| {
+        let (_, end) = packed.split_last_chunk::<4>().expect("gzip has an end");
+        u32::from_le_bytes(*end) as usize
+    };
+    let one = lines("POST").body("{\"id\":\"1\",\"text\":\"x\"}\n");
+    let plain = server.send(&one.clone().header("Accept-Encoding", "identity")).is(200);
+    let packed = server.send(&one.header("Accept-Encoding", "gzip")).is(200);
+    assert_eq!(packed.header("content-encoding"), Some("gzip"));
+    // The second answer says `true` where the first says `false`, and has counted the other way round.
+    let duplicate = "\"position\":null".len() - "\"position\":2".len() - 1;
+    assert_eq!(whole_length(&packed.body), plain.body.len() + duplicate);
+    let plain = server.send(&lines("GET")).is(200);
+    let packed = server.send(&lines("GET").header("Accept-Encoding", "gzip")).is(200);
+    assert_eq!(packed.header("content-encoding"), Some("gzip"));
+    assert_eq!(whole_length(&packed.body), plain.body.len());
+}
+
+#[test]
 fn m5_credentials_are_refused_as_long_as_none_are_checked() {
     let server = Server::open();
     let with = |value: &str| Request::new("GET", "/v1/topics").header("Authorization", value);

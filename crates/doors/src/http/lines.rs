@@ -18,6 +18,7 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use gapless_broker::Publishing;
 use gapless_core::{
     Accepted, Expect, Message, PublishAck, PublishOptions, Records, RecordsBuilder, RejectReason,
@@ -79,6 +80,8 @@ pub(crate) async fn take(
         let answers = intake.step().await?;
         Some((Ok::<_, Infallible>(answers), intake))
     });
+    // Compression polls a stream again after its end.
+    let stream = stream.fuse();
     let lines = HeaderValue::from_static("application/x-ndjson");
     ([(header::CONTENT_TYPE, lines)], Body::from_stream(stream)).into_response()
 }

@@ -14,6 +14,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use gapless_broker::{Delivery, From, GapNotice, Messages, Subscription};
 use gapless_core::{Pattern, Seq, Token, TopicName};
 use serde_json::{Value, json};
@@ -271,6 +272,8 @@ impl Range {
             let (piece, goes_on) = range.lines().await;
             Some((Ok::<_, Infallible>(Bytes::from(piece)), goes_on.then_some(range)))
         });
+        // Compression polls a stream again after its end.
+        let stream = stream.fuse();
         let lines = HeaderValue::from_static("application/x-ndjson");
         ([(header::CONTENT_TYPE, lines)], Body::from_stream(stream)).into_response()
     }
