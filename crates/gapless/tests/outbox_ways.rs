@@ -224,3 +224,50 @@ async fn what_is_wrong_is_told_with_an_exit_code_and_a_remedy() {
     assert!(text(&shown.stdout).contains("NO FENCE RUNS"), "{}", text(&shown.stdout));
     assert!(run(&["outbox", "uninstall", "--yes", "--dsn", &dsn]).status.success());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_taken_from_the_environment_or_a_file_and_is_in_no_log() {
+    let server = installed().await;
+    let client = server.client().await;
+    let role = "CREATE ROLE app LOGIN SUPERUSER PASSWORD 'geheim'";
+    client.batch_execute(role).await.expect("a role");
+    let rules = "local all postgres trust\nlocal all app scram-sha-256\n";
+    server.write("pg_hba.conf", rules, false);
+    client.batch_execute("SELECT pg_reload_conf()").await.expect("reloaded");
+    let dsn = server.dsn().replace("user=postgres", "user=app");
+    let status = ["outbox", "status", "--dsn", &dsn];
+    eventually("a password is asked for", async || !run(&status).status.success()).await;
+    let told = run(&status);
+    assert_eq!(told.status.code(), Some(5), "{}", text(&told.stderr));
+    assert!(text(&told.stderr).contains("PGPASSWORD"), "{}", text(&told.stderr));
+    let with = gapless(&status).env("PGPASSWORD", "geheim").output().expect("it starts");
+    assert!(with.status.success(), "{}", text(&with.stderr));
+    let folder = tempfile::Builder::new().prefix("gl").tempdir().expect("a folder");
+    let file = folder.path().join("password");
+    fs::write(&file, "geheim\n").expect("a file");
+    let file = file.display().to_string();
+    let with = run(&[&status[..], &["--password-file", &file]].concat());
+    assert!(with.status.success(), "{}", text(&with.stderr));
+
+    // A server that logs everything, with the password in its configuration: one that is right,
+    // and one that is refused again and again.
+    for (password, log) in [("geheim", "good.log"), ("falschgeheim", "bad.log")] {
+        let data = folder.path().join(log.replace(".log", "")).display().to_string();
+        let (path, set) =
+            (folder.path().join(log), format!("outbox.dsn={dsn} password={password}"));
+        let said = fs::File::create(&path).expect("a file");
+        let arguments = [
+            "serve", "--listen", "", "--http", "", "--log", "trace", "--data", &data, "--set", &set,
+        ];
+        let mut server = gapless(&arguments);
+        server.stdout(said.try_clone().expect("a file")).stderr(said);
+        let _server = Running(server.spawn().expect("gapless starts"));
+        let word = if password == "geheim" { "the work is ours" } else { "refuses the user" };
+        eventually("it is logged", async || {
+            fs::read_to_string(&path).is_ok_and(|text| text.contains(word))
+        })
+        .await;
+        let logged = fs::read_to_string(&path).expect("a log");
+        assert!(!logged.contains("geheim"), "the password is logged: {logged}");
+    }
+}

@@ -158,6 +158,11 @@ impl Database {
         let connected = connected.map_err(|_| unreachable("no answer in time".to_owned()))?;
         connected.map_err(|error| match error.as_db_error() {
             Some(_) => OutboxError::from_query(&error, &self.server, self.schema.as_str()),
+            // The driver finds this out by itself, in the middle of connecting.
+            None if with_causes(&error).ends_with("password missing") => OutboxError::NotAllowed {
+                server: self.server.to_string(),
+                why: "it wants a password: set PGPASSWORD, or name a password file".to_owned(),
+            },
             None => unreachable(with_causes(&error)),
         })
     }

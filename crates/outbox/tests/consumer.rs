@@ -5,8 +5,8 @@ mod support;
 use std::time::Duration;
 
 use gapless_outbox::{
-    Batch, Consumer, ConsumerOptions, Database, Event, FenceOptions, From, InstallOptions, Op,
-    OutboxError, PlaceError, emit, processed_once, reset, run_fence, status,
+    Batch, BatchLimits, Consumer, ConsumerOptions, Database, Event, FenceOptions, From,
+    InstallOptions, Op, OutboxError, PlaceError, emit, processed_once, reset, run_fence, status,
 };
 use support::{DEADLINE, Postgres, eventually};
 use tokio::task::JoinHandle;
@@ -235,4 +235,90 @@ async fn b1_changes_of_an_attached_table_are_rows_and_it_can_all_be_removed() {
     gapless_outbox::uninstall(&database).await.expect("removed");
     let gone = status(&database).await;
     assert!(matches!(gone, Err(OutboxError::NotInstalled { .. })), "{gone:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b1_schema_and_tables_have_the_names_they_were_given() {
+    let server = Postgres::start().await;
+    let database = server.database().in_schema("shop_events".parse().expect("a name"));
+    let options = InstallOptions {
+        outbox: "events".parse().expect("a name"),
+        offsets: "places".parse().expect("a name"),
+        ..InstallOptions::default()
+    };
+    gapless_outbox::install(&database, &options).await.expect("installed");
+    let _fence = fence(database.clone());
+    let client = server.client().await;
+    let sql = "CREATE TABLE orders (id bigint PRIMARY KEY);
+               SELECT shop_events.attach('orders', 'shop.orders', 'id');
+               INSERT INTO orders VALUES (7); SELECT shop_events.emit('t', 'k', 'upsert');";
+    client.batch_execute(sql).await.expect("rows");
+    let consumer = Consumer::open(database.clone(), "c", ConsumerOptions::default());
+    let mut consumer = consumer.expect("a good name");
+    let mut keys = Vec::new();
+    while keys.len() < 2 {
+        let batch = next(&mut consumer).await.expect("rows");
+        keys.extend(batch.rows.iter().filter_map(|row| row.key.clone()));
+        consumer.done(&batch).await.expect("moved");
+    }
+    assert_eq!(keys, ["k", "7"], "the trigger writes its row at commit");
+    let count = "SELECT (SELECT count(*) FROM shop_events.events),
+                        (SELECT last_seq FROM shop_events.places WHERE consumer = 'c')";
+    let row = client.query_one(count, &[]).await.expect("numbers");
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b1_a_writer_may_write_rows_and_nothing_else() {
+    let (server, _fence) = world(&Default::default()).await;
+    let client = server.client().await;
+    let sql = "CREATE ROLE webapp; CREATE TABLE orders (id bigint PRIMARY KEY);
+               SELECT gapless.attach('orders', 'shop.orders', 'id');
+               GRANT INSERT ON orders TO webapp;";
+    client.batch_execute(sql).await.expect("a role");
+    gapless_outbox::grant_writer(&server.database(), "webapp").await.expect("granted");
+    client.batch_execute("SET ROLE webapp").await.expect("the role");
+    let sql = "SELECT gapless.emit('t', 'k', 'upsert'); INSERT INTO orders VALUES (1);";
+    client.batch_execute(sql).await.expect("it may write, also by trigger");
+    for refused in [
+        "SELECT payload FROM gapless.outbox",
+        "DELETE FROM gapless.outbox",
+        "UPDATE gapless.fence SET safe_seq = 9",
+        "SELECT gapless.emit('t', 'k', 'other')",
+    ] {
+        client.batch_execute(refused).await.expect_err(refused);
+    }
+    let sql = "RESET ROLE; SELECT 1";
+    client.batch_execute(sql).await.expect("ourselves again");
+    let count = client.query_one("SELECT count(*) FROM gapless.outbox", &[]).await.expect("rows");
+    assert_eq!(count.get::<_, i64>(0), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_every_size_are_all_read_though_few_fit_a_batch() {
+    let (server, _fence) = world(&Default::default()).await;
+    let client = server.client().await;
+    // Small ones, a run of large ones; numbers without rows; small ones.
+    let large = "SELECT gapless.emit_bytes('t', i::text, 'upsert', NULL,
+                     decode(repeat('ab', CASE WHEN i BETWEEN 31 AND 60 THEN 4000 ELSE 10 END), 'hex'))
+                 FROM generate_series(1, 100) i";
+    let none =
+        "BEGIN; SELECT gapless.emit('t', 'no', 'upsert') FROM generate_series(1, 7); ROLLBACK";
+    let small = "SELECT gapless.emit('t', i::text, 'upsert') FROM generate_series(101, 130) i";
+    for sql in [large, none, small] {
+        client.batch_execute(sql).await.expect("rows");
+    }
+    settled(&server, 137).await;
+    let limits = BatchLimits { rows_max: 20, bytes_max: 10_000, payload_bytes_max: 1 << 20 };
+    let options = ConsumerOptions { limits, ..ConsumerOptions::default() };
+    let mut consumer = Consumer::open(server.database(), "c", options).expect("a good name");
+    let mut keys = Vec::new();
+    while keys.len() < 130 {
+        let batch = next(&mut consumer).await.expect("rows");
+        assert!(batch.rows.len() <= 20, "{} rows", batch.rows.len());
+        keys.extend(batch.rows.iter().map(|row| row.key.clone().expect("a key")));
+        consumer.done(&batch).await.expect("moved");
+    }
+    let expected: Vec<String> = (1..=130).map(|key: u32| key.to_string()).collect();
+    assert_eq!(keys, expected);
 }

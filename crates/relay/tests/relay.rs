@@ -78,6 +78,8 @@ async fn b10_rows_become_messages_and_what_cannot_goes_to_the_dead_letters() {
                 SELECT gapless.emit('not a name', 'k2', 'upsert', 'e2', '{\"n\": 2}');
                 SELECT gapless.emit_bytes('a', 'k3', 'upsert', 'e3', decode(repeat('00', 5000000), 'hex'));
                 SELECT gapless.emit('a', 'k1', 'delete', 'e4');
+                SELECT gapless.emit('c', 'k5', 'upsert', 'e5', created_at => 'infinity');
+                SELECT gapless.emit('c', 'k6', 'upsert', 'e6', created_at => '-infinity');
                 SELECT gapless.emit('b', NULL, 'upsert');";
     client.batch_execute(rows).await.expect("rows");
     let relay = world.relay(world.server.database());
@@ -96,6 +98,10 @@ async fn b10_rows_become_messages_and_what_cannot_goes_to_the_dead_letters() {
         header(&dead[1], "outbox-error").contains("too large")
             || header(&dead[1], "outbox-error").contains("bytes")
     );
+    // No time that PostgreSQL knows stops the flow.
+    let c = world.messages("db.c");
+    let created: Vec<String> = c.iter().map(|each| header(each, "outbox-created-ms")).collect();
+    assert!(created[0].len() > 15 && created[1] == "0", "{created:?}");
     assert!(!relay.is_finished());
 }
 
