@@ -1,9 +1,10 @@
 //! The fence owner: one loop that turns the list of lock holders into a number, publishes it
 //! and notifies. The only notification of the whole system comes from here.
 //!
-//! A poll is two statements, each its own transaction, in this order: the last number drawn,
-//! then the holders. Both, and the publishing, carry the life of the server they were made in
-//! (an unlogged row, which a crash empties): what was read in another life is thrown away.
+//! A look reads the last number drawn and then the holders, in one transaction. It, and the
+//! publishing, carry the life of the server they were made in (an unlogged row, which a crash
+//! empties): what was read in another life is thrown away. A bound waits for the disk on a
+//! connection of its own, while the fence looks on: only the newest is published then.
 //!
 //! What is settled is decided by `gapless_core::outbox::fence`. Beside the loop, partitions are
 //! made ahead and old ones dropped, and the state is measured.
@@ -13,6 +14,7 @@ use std::time::Duration;
 use gapless_core::backoff::{Backoff, Retries};
 use gapless_core::outbox::fence::{Effect, Fence, Holder, HolderId, Input, Life};
 use gapless_core::outbox::pace::Pace;
+use tokio::sync::watch;
 use tokio_postgres::types::Type;
 
 use crate::clock::{Clock, pause};
@@ -47,7 +49,7 @@ pub struct FenceOptions {
 
 impl Default for FenceOptions {
     fn default() -> Self {
-        Self { pause_least: Duration::from_millis(3), pause_most: Duration::from_millis(40) }
+        Self { pause_least: Duration::from_millis(1), pause_most: Duration::from_millis(40) }
     }
 }
 
@@ -130,163 +132,99 @@ async fn own(
     if epoch::notice(&session, &names).await? {
         tracing::warn!(server = database.server(), "a new epoch began: this is another server");
     }
-    let polls = Polls::new(&session, &names);
-    let clock = Clock::start();
-    let mut fence = Fence::new(polls.stored().await?);
-    let mut pace = Pace::new(options.pause_least, options.pause_most);
-    let mut drawn_before = None;
-    let mut moved = true;
-    let mut effects = Vec::new();
-    while lease.is_owned() {
-        let (drawn, holders) = polls.poll(moved).await?;
-        let Some((life, drawn)) = drawn else {
-            polls.begin_life().await?;
-            continue;
-        };
-        if fence.wants_holders(life, drawn) {
-            let holders = match holders {
-                Some(holders) => holders,
-                None => polls.holders().await?,
+    let schema = &names.schema;
+    let mut fence = Fence::new(stored(&session, schema).await?);
+    let (want, wanted) = watch::channel(None);
+    let publisher = writable(database).await?;
+    let looking = async {
+        let clock = Clock::start();
+        let mut pace = Pace::new(options.pause_least, options.pause_most);
+        let mut drawn_before = None;
+        let mut effects = Vec::new();
+        while lease.is_owned() {
+            let Some((life, drawn, holders)) = look(&session, schema).await? else {
+                let sql =
+                    format!("INSERT INTO {schema}.life DEFAULT VALUES ON CONFLICT DO NOTHING");
+                session.rows(&sql, &[]).await?;
+                continue;
             };
-            let input = match holders {
-                Some((later, holders)) if later == life => Input::Polled { life, drawn, holders },
-                _ => Input::Stored { safe: polls.stored().await? },
-            };
-            fence.step(clock.now(), input, &mut effects);
-        }
-        moved = drawn_before.replace(drawn) != Some(drawn);
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Publish { safe, life } => {
-                    moved = true;
-                    if !polls.publish(safe, life).await? {
-                        // Another life, or another owner was further: begin with what is there.
-                        fence = Fence::new(polls.stored().await?);
+            let mut moved = drawn_before.replace(drawn) != Some(drawn);
+            fence.step(clock.now(), Input::Polled { life, drawn, holders }, &mut effects);
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Publish { safe, life } => {
+                        moved = true;
+                        want.send_replace(Some((safe, life)));
                     }
+                    Effect::Refused(error) => return Err(error.into()),
                 }
-                Effect::Refused(error) => return Err(error.into()),
             }
+            retries.succeeded();
+            pause(if moved { pace.found() } else { pace.nothing() }).await;
         }
-        retries.succeeded();
-        pause(if moved { pace.found() } else { pace.nothing() }).await;
-    }
-    Ok(())
-}
-
-/// A life and the holders in it; `None` if the life is new.
-type Held = Option<(Life, Vec<Holder>)>;
-
-/// The statements of the loop.
-struct Polls<'a> {
-    session: &'a Session,
-    drawn: String,
-    holders: String,
-    publish: String,
-    stored: String,
-    begin_life: String,
-    channel: &'a str,
-}
-
-impl<'a> Polls<'a> {
-    fn new(session: &'a Session, names: &'a Names) -> Self {
-        let Names { schema, outbox, channel, .. } = names;
-        Self {
-            session,
-            drawn: format!(
-                "SELECT replace(life.id::text, '-', ''), CASE WHEN is_called THEN last_value ELSE 0 END
-                 FROM {schema}.{outbox}_seq_seq, {schema}.life"
-            ),
-            holders: format!(
-                "SELECT replace(life.id::text, '-', ''), held.virtualtransaction, held.prepared
-                 FROM {schema}.life LEFT JOIN (
-                     SELECT DISTINCT virtualtransaction, pid IS NULL AS prepared FROM pg_locks
-                     WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
-                       AND database = (SELECT oid FROM pg_database
-                                       WHERE datname = current_database())
-                       AND relation IN (SELECT relid FROM pg_partition_tree('{schema}.{outbox}'))
-                 ) held ON true"
-            ),
-            // Committed to disk before it can be seen, whatever the default is: what is settled
-            // must survive a crash, and with it every row and number before it.
-            publish: format!(
-                "WITH moved AS (
-                     UPDATE {schema}.fence SET safe_seq = $1, updated_at = clock_timestamp()
-                     WHERE safe_seq < $1
-                       AND EXISTS (SELECT 1 FROM {schema}.life WHERE id = $2::text::uuid)
-                     RETURNING safe_seq)
-                 SELECT pg_notify($3, safe_seq::text),
-                        set_config('synchronous_commit',
-                                   CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local'
-                                   ELSE current_setting('synchronous_commit') END, true)
-                 FROM moved"
-            ),
-            stored: format!("SELECT safe_seq FROM {schema}.fence"),
-            begin_life: format!("INSERT INTO {schema}.life DEFAULT VALUES ON CONFLICT DO NOTHING"),
-            channel,
-        }
-    }
-
-    async fn stored(&self) -> Result<u64, OutboxError> {
-        Ok(unsigned(self.session.one(&self.stored, &[]).await?.get(0)))
-    }
-
-    async fn begin_life(&self) -> Result<(), OutboxError> {
-        self.session.rows(&self.begin_life, &[]).await.map(|_| ())
-    }
-
-    /// The last number drawn and, if they will be wanted, the holders in the same round trip:
-    /// the server answers one statement after the other.
-    async fn poll(&self, both: bool) -> Result<(Option<(Life, u64)>, Option<Held>), OutboxError> {
-        if !both {
-            return Ok((self.drawn().await?, None));
-        }
-        let (drawn, holders) = tokio::join!(self.drawn(), self.holders());
-        Ok((drawn?, Some(holders?)))
-    }
-
-    /// The life of the server and the last number drawn; `None` if the life is new.
-    async fn drawn(&self) -> Result<Option<(Life, u64)>, OutboxError> {
-        let rows = self.session.rows(&self.drawn, &[]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some((life(row.get(0))?, unsigned(row.get(1)))))
-    }
-
-    /// The life of the server and who holds the lock; `None` if the life is new.
-    async fn holders(&self) -> Result<Held, OutboxError> {
-        let rows = self.session.rows(&self.holders, &[]).await?;
-        let Some(first) = rows.first() else { return Ok(None) };
-        let mut holders = Vec::new();
-        for row in &rows {
-            let (id, prepared): (Option<&str>, Option<bool>) = (row.get(1), row.get(2));
-            if let (Some(id), Some(prepared)) = (id, prepared) {
-                holders.push(Holder { id: holder(id)?, prepared });
-            }
-        }
-        Ok(Some((life(first.get(0))?, holders)))
-    }
-
-    /// Writes the bound; returns whether it was written.
-    async fn publish(&self, safe: u64, life: Life) -> Result<bool, OutboxError> {
-        let (safe, life) = (signed(safe), format!("{:032x}", life.0));
-        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
-            [(&safe, Type::INT8), (&life, Type::TEXT), (&self.channel, Type::TEXT)];
-        Ok(!self.session.rows(&self.publish, &values).await?.is_empty())
+        Ok(())
+    };
+    tokio::select! {
+        ended = looking => ended,
+        ended = publish(&publisher, schema, wanted) => ended,
     }
 }
 
-fn life(text: &str) -> Result<Life, OutboxError> {
+/// The bound that the database has.
+async fn stored(session: &Session, schema: &str) -> Result<u64, OutboxError> {
+    let sql = format!("SELECT safe_seq FROM {schema}.fence");
+    Ok(unsigned(session.one(&sql, &[]).await?.get(0)))
+}
+
+/// The life of the server, the last number drawn and who holds the lock; `None` if the life is
+/// new.
+async fn look(
+    session: &Session,
+    schema: &str,
+) -> Result<Option<(Life, u64, Vec<Holder>)>, OutboxError> {
+    let sql = format!("SELECT life, drawn, holders FROM {schema}.look()");
+    let row = session.one(&sql, &[]).await?;
+    let Some(text) = row.get::<_, Option<&str>>(0) else { return Ok(None) };
     let life = u128::from_str_radix(text, 16);
-    life.map(Life).map_err(|_| OutboxError::Unknown(format!("life {text:?}")))
+    let life = life.map_err(|_| OutboxError::Unknown(format!("life {text:?}")))?;
+    let holders: Option<&str> = row.get(2);
+    let holders = holders.into_iter().flat_map(|all| all.split(',')).map(holder);
+    Ok(Some((Life(life), unsigned(row.get(1)), holders.collect::<Result<_, _>>()?)))
 }
 
-/// `3/1234`, or `-1/1234` for some prepared transactions, as a number.
-fn holder(text: &str) -> Result<HolderId, OutboxError> {
-    let parts = text.split_once('/').and_then(|(backend, local)| {
+/// Writes the newest bound again and again; ends when one was refused: in another life, or
+/// because another owner was further. Then the fence begins with what is there.
+async fn publish(
+    session: &Session,
+    schema: &str,
+    mut wanted: watch::Receiver<Option<(u64, Life)>>,
+) -> Result<(), OutboxError> {
+    let sql = format!("SELECT {schema}.publish($1, $2)");
+    loop {
+        // The sender lives as long as this does.
+        let _ = wanted.changed().await;
+        let Some((safe, life)) = *wanted.borrow_and_update() else { continue };
+        let (safe, life) = (signed(safe), format!("{:032x}", life.0));
+        let row = session.one(&sql, &[(&safe, Type::INT8), (&life, Type::TEXT)]).await?;
+        if !row.get::<_, bool>(0) {
+            return Ok(());
+        }
+    }
+}
+
+/// `3/1234`, or `prepared -1/1234`.
+fn holder(text: &str) -> Result<Holder, OutboxError> {
+    let (prepared, id) = match text.strip_prefix("prepared ") {
+        Some(id) => (true, id),
+        None => (false, text),
+    };
+    let parts = id.split_once('/').and_then(|(backend, local)| {
         let backend: i32 = backend.parse().ok()?;
         let local: u32 = local.parse().ok()?;
         Some(HolderId(u64::from(backend.cast_unsigned()) << 32 | u64::from(local)))
     });
-    parts.ok_or_else(|| OutboxError::Unknown(format!("transaction {text:?}")))
+    let id = parts.ok_or_else(|| OutboxError::Unknown(format!("transaction {text:?}")))?;
+    Ok(Holder { id, prepared })
 }
 
 /// Looks after partitions and measures, beside the loop, while the lease is ours.
@@ -347,8 +285,9 @@ mod tests {
     #[test]
     fn transactions_of_both_kinds_have_numbers_of_their_own() {
         let ordinary = holder("3/77").expect("an ordinary one");
-        let prepared = holder("-1/77").expect("a prepared one");
-        assert_ne!(ordinary, prepared);
+        let prepared = holder("prepared -1/77").expect("a prepared one");
+        assert!(prepared.prepared && !ordinary.prepared);
+        assert_ne!(ordinary.id, prepared.id);
         assert!(holder("77").is_err());
     }
 }

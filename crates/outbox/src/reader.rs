@@ -283,26 +283,15 @@ impl Reader {
 }
 
 async fn read_source(session: &Session, names: &Names) -> Result<Source, OutboxError> {
-    let schema = &names.schema;
-    let row = session
-        .one(
-            &format!(
-                "SELECT safe_seq, floor_seq, pg_is_in_recovery(),
-                        (SELECT coalesce(string_agg(replace(id::text, '-', '') || ':' || after_seq,
-                                                    ',' ORDER BY number), '')
-                         FROM {schema}.epochs)
-                 FROM {schema}.fence"
-            ),
-            &[],
-        )
-        .await?;
-    let epochs: String = row.get(3);
+    let sql = format!("SELECT safe, floor, standby, epochs FROM {}.source()", names.schema);
+    let row = session.one(&sql, &[]).await?;
+    let epochs: Option<String> = row.get(3);
     let begun = |text: &str| {
         let (id, after) = text.split_once(':')?;
         let id = EpochId(u128::from_str_radix(id, 16).ok()?);
         Some(Begun { id, after: after.parse().ok()? })
     };
-    let epochs = epochs.split(',').filter_map(begun).collect();
+    let epochs = epochs.unwrap_or_default().split(',').filter_map(begun).collect();
     let (safe, floor) = (unsigned(row.get(0)), unsigned(row.get(1)));
     Ok(Source { epochs, safe, floor, standby: row.get(2) })
 }

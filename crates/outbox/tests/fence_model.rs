@@ -60,7 +60,6 @@ enum Poll {
     Idle,
     Drawn { life: u8, drawn: u64 },
     Held { life: u8, holders: Vec<Holder> },
-    Publish { life: u8, safe: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +74,8 @@ struct World {
     fence: Fence,
     poll: Poll,
     polls: u8,
+    /// The life and the bound that is on its way to the database, while polls go on.
+    publishing: Option<(u8, u64)>,
     crashed: bool,
 }
 
@@ -112,10 +113,10 @@ impl Worlds {
         let mut effects = Vec::new();
         world.fence.step(Timestamp(0), input, &mut effects);
         world.fence.check();
-        world.poll = match effects.first() {
-            Some(Effect::Publish { safe, .. }) => Poll::Publish { life: world.life, safe: *safe },
-            _ => Poll::Idle,
-        };
+        world.poll = Poll::Idle;
+        if let Some(Effect::Publish { safe, .. }) = effects.first() {
+            world.publishing = Some((world.life, *safe));
+        }
     }
 
     /// The last number drawn and the holders, in the order of the protocol or in the other.
@@ -147,11 +148,10 @@ impl Worlds {
     }
 
     fn publish(&self, world: &mut World) -> bool {
-        let Poll::Publish { life, safe } = world.poll else { return false };
+        let Some((life, safe)) = world.publishing.take() else { return false };
         if life == world.life || self.0 == Without::LifeOfPublish {
             world.published = world.published.max(safe);
             world.flushed = world.drawn;
-            world.poll = Poll::Idle;
         } else {
             restart(world);
         }
@@ -162,7 +162,7 @@ impl Worlds {
 /// The owner begins again with what the database has.
 fn restart(world: &mut World) {
     world.fence.step(Timestamp(0), Input::Stored { safe: world.published }, &mut Vec::new());
-    world.poll = Poll::Idle;
+    (world.poll, world.publishing) = (Poll::Idle, None);
 }
 
 fn end(world: &mut World, index: usize, fate: Fate) {
@@ -204,6 +204,7 @@ impl Model for Worlds {
             fence: Fence::new(0),
             poll: Poll::Idle,
             polls: 0,
+            publishing: None,
             crashed: false,
         }]
     }
@@ -223,7 +224,10 @@ impl Model for Worlds {
             actions.push(Action::Crash);
         }
         if world.polls < POLLS_MAX || world.poll != Poll::Idle {
-            actions.extend([Action::ReadDrawn, Action::ReadHolders, Action::Publish]);
+            actions.extend([Action::ReadDrawn, Action::ReadHolders]);
+        }
+        if world.publishing.is_some() {
+            actions.push(Action::Publish);
         }
     }
 

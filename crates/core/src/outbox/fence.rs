@@ -133,14 +133,6 @@ impl Fence {
         self.safe
     }
 
-    /// Whether a poll that read this last number has to read the holders: not if nothing was
-    /// drawn since a poll that settled everything.
-    pub fn wants_holders(&self, life: Life, drawn: u64) -> bool {
-        let quiet =
-            |memory: &Memory| memory.life == life && memory.drawn == drawn && drawn == self.safe;
-        !self.memory.as_ref().is_some_and(quiet)
-    }
-
     /// Who keeps the bound below the last number drawn, if anyone does.
     pub fn culprit(&self) -> Option<Culprit> {
         let memory = self.memory.as_ref().filter(|memory| memory.drawn > self.safe)?;

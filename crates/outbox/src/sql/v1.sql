@@ -311,6 +311,57 @@ BEGIN
 END
 $body$;
 
+-- One look of the fence: the last number drawn, and after it who holds the lock, prepared or not.
+-- Without a life the server has crashed since the last look. Here, and in the functions below,
+-- because plans are kept inside functions, also behind a pooler: planning would take five times
+-- as long as looking.
+CREATE FUNCTION {schema}.look(OUT life text, OUT drawn bigint, OUT holders text)
+LANGUAGE plpgsql AS $body$
+BEGIN
+    SELECT replace(l.id::text, '-', ''), CASE WHEN is_called THEN last_value ELSE 0 END
+    INTO look.life, look.drawn FROM {schema}.{outbox}_seq_seq, {schema}.life l;
+    SELECT string_agg(
+        DISTINCT CASE WHEN pid IS NULL THEN 'prepared ' ELSE '' END || virtualtransaction, ','
+    )
+    INTO look.holders FROM pg_locks
+    WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND relation IN (SELECT relid FROM pg_partition_tree('{schema}.{outbox}'));
+END
+$body$;
+
+-- Publishes a bound and notifies; returns whether it did. It is on disk before it can be seen,
+-- whatever the default is: what is settled must survive a crash, and with it every row and
+-- number before it.
+CREATE FUNCTION {schema}.publish(safe bigint, life text) RETURNS boolean
+LANGUAGE plpgsql AS $body$
+BEGIN
+    UPDATE {schema}.fence SET safe_seq = publish.safe, updated_at = clock_timestamp()
+    WHERE safe_seq < publish.safe
+      AND EXISTS (SELECT 1 FROM {schema}.life l WHERE l.id = publish.life::uuid);
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'local', true);
+    END IF;
+    PERFORM pg_notify('{schema}_{outbox}', publish.safe::text);
+    RETURN true;
+END
+$body$;
+
+-- What readers need to know about the outbox: the bound, what is removed, and the epochs.
+CREATE FUNCTION {schema}.source(
+    OUT safe bigint, OUT floor bigint, OUT standby boolean, OUT epochs text
+) LANGUAGE plpgsql AS $body$
+BEGIN
+    SELECT safe_seq, floor_seq, pg_is_in_recovery()
+    INTO source.safe, source.floor, source.standby FROM {schema}.fence;
+    SELECT string_agg(replace(id::text, '-', '') || ':' || after_seq, ',' ORDER BY number)
+    INTO source.epochs FROM {schema}.epochs;
+END
+$body$;
+
 -- Begins a new epoch if this is another server or timeline than that of the newest, or in any
 -- case if so asked; tells whether. It starts after what is settled here, and the sequence
 -- jumps, so that numbers that a lost server may have given out are not given again.
