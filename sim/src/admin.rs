@@ -13,9 +13,6 @@ const FOLLOWERS_MAX: usize = 8;
 impl World {
     /// Makes a topic, or finds that one is there.
     pub(crate) fn create(&mut self) -> Checked {
-        if self.may_block() {
-            return Ok(());
-        }
         let name = self.random.pick(&self.plan.names).clone();
         let settings = self.plan.settings(&mut self.random);
         let there = self.now.named(&name).map(|(_, topic)| topic.settings);
@@ -109,9 +106,6 @@ impl World {
     }
 
     fn some_topic(&mut self) -> Option<(TopicName, TopicKey)> {
-        if self.may_block() {
-            return None;
-        }
         let living: Vec<_> = self.now.names.iter().collect();
         self.random.pick_any(&living).map(|(name, key)| ((*name).clone(), **key))
     }
@@ -121,7 +115,7 @@ impl World {
         let right = match error {
             TopicError::System_(PubSubError::StorageFull) => self.may_block(),
             TopicError::System_(_) => self.may_refuse(),
-            TopicError::Read(_) => self.is_down(),
+            TopicError::Read(_) => self.is_down() || self.may_block(),
             _ => false,
         };
         ensure(right, || format!("an operation failed, but all is well: {error}"))
@@ -175,7 +169,7 @@ impl World {
         self.note(format_args!("cannot follow: {error}"));
         let right = match (error, from, topic) {
             (SubscribeError::Start(_), From::Seq(seq), Some(key)) => seq.0 > self.visible[&key] + 1,
-            (SubscribeError::Read(_), _, _) => self.is_down(),
+            (SubscribeError::Read(_), _, _) => self.is_down() || self.may_block(),
             _ => false,
         };
         ensure(right, || format!("cannot follow from {from:?}: {error}"))
@@ -247,7 +241,8 @@ impl World {
             Ok(subscription) => subscription,
             Err(error) => {
                 self.note(format_args!("cannot resume: {error}"));
-                let right = matches!(error, SubscribeError::Read(_)) && self.is_down();
+                let may = self.is_down() || self.may_block();
+                let right = matches!(error, SubscribeError::Read(_)) && may;
                 return ensure(right, || format!("cannot resume from {}: {error}", saved.token));
             }
         };
@@ -314,5 +309,5 @@ impl World {
 
 /// Whether it may have happened all the same.
 fn is_unconfirmed(error: &TopicError) -> bool {
-    matches!(error, TopicError::System_(PubSubError::Poisoned))
+    matches!(error, TopicError::System_(PubSubError::Poisoned | PubSubError::TimedOut))
 }

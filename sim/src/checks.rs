@@ -120,7 +120,7 @@ impl World {
             let pattern = Pattern::literal(&name);
             let subscription = match broker.subscribe(&pattern, gapless_broker::From::Beginning) {
                 Ok(subscription) => subscription,
-                Err(_) if self.is_down() => return Ok(()),
+                Err(_) if self.is_down() || self.files_limited => return Ok(()),
                 Err(error) => return broken(format!("cannot follow {name}: {error}")),
             };
             self.observe()?;
@@ -134,6 +134,7 @@ impl World {
                 let follower = self.follower(everything(), subscription, Place::default());
                 self.read_to_end(follower)
             }
+            Err(_) if self.files_limited => Ok(()),
             Err(error) => broken(format!("cannot follow everything: {error}")),
         }
     }

@@ -149,12 +149,11 @@ impl World {
                 }
                 Err(error) => {
                     self.note(format_args!("open: {error}"));
-                    if !fault && !self.disk_limited {
+                    if !fault && !self.is_limited() {
                         return broken(format!("the store does not open: {error}"));
                     }
                     if !fault {
-                        self.disk_limited = false;
-                        self.fs.set_capacity(None);
+                        self.lift_limits();
                     }
                     let kind = self.crash_kind();
                     self.hook.revive();

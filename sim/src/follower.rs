@@ -163,7 +163,7 @@ impl World {
             .is_some_and(|key| self.now.topics.get(&key).is_none_or(|topic| topic.deleted));
         match error {
             FollowError::Deleted(_) if is_deleted => Ok(Step::Over),
-            FollowError::Read(_) if self.is_down() => Ok(Step::Waits),
+            FollowError::Read(_) if self.is_down() || self.files_limited => Ok(Step::Waits),
             FollowError::Read(ReadError::Full) if self.may_block() => Ok(Step::Waits),
             other => broken(format!("follower {number} of {} ended: {other}", follower.pattern)),
         }

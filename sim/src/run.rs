@@ -162,14 +162,18 @@ impl World {
                 self.fs.fail_sync(nth, ErrorKind::Other, Times::Once);
             }
             Action::FillDisk => {
-                self.disk_limited = true;
                 let room = self.random.below(40_000);
-                self.fs.set_capacity(Some(self.fs.used_bytes() + room));
+                if room.is_multiple_of(3) {
+                    self.files_limited = true;
+                    self.fs.set_open_files_max(Some(self.fs.open_files() + room % 4));
+                } else {
+                    self.disk_limited = true;
+                    self.fs.set_capacity(Some(self.fs.used_bytes() + room));
+                }
             }
-            Action::MakeRoom if self.disk_limited => {
-                self.disk_limited = false;
-                self.fs.set_capacity(None);
-                // Until the next turn the journal does not know; what waits is tried again.
+            Action::MakeRoom if self.is_limited() => {
+                self.lift_limits();
+                // What waits is tried again.
                 self.broker().flush();
             }
             _ => {}
@@ -178,6 +182,10 @@ impl World {
 
     /// Somebody notices sooner or later that nothing works any more.
     fn settle_trouble(&mut self) -> Checked {
+        // A full disk, or one without a descriptor left, ends nothing.
+        ensure(!self.is_failed() || self.faulty || self.is_down(), || {
+            "the journal failed on a disk that did not".into()
+        })?;
         if (self.is_down() || self.is_failed()) && self.random.chance(40) {
             let kind = self.crash_kind();
             if self.random.chance(20) && !self.is_down() {
@@ -204,8 +212,7 @@ impl World {
     fn come_to_rest(&mut self) -> Checked {
         self.note(format_args!("rest"));
         self.fs.disarm();
-        self.fs.set_capacity(None);
-        self.disk_limited = false;
+        self.lift_limits();
         if self.faulty || self.is_failed() || self.is_down() {
             let kind = self.crash_kind();
             self.crash(kind)?;

@@ -360,13 +360,14 @@ impl World {
             Err(error) => {
                 self.note(format_args!("  trouble: {error}"));
                 let right = match &error {
-                    PubSubError::StorageFull => stats.full || self.disk_limited,
-                    PubSubError::Internal(_) => self.is_down(),
+                    PubSubError::StorageFull => stats.full || self.is_limited() || self.was_busy,
+                    PubSubError::Internal(_) => self.is_down() || self.files_limited,
                     // The topic of delayed messages may have to be made first.
                     PubSubError::Unavailable if self.may_refuse() => true,
-                    PubSubError::Unavailable | PubSubError::Stopped | PubSubError::Poisoned => {
-                        self.is_failed()
-                    }
+                    PubSubError::Unavailable
+                    | PubSubError::Stopped
+                    | PubSubError::JournalFailed => self.is_failed(),
+                    // What was not begun has no fate that is unknown.
                     _ => false,
                 };
                 ensure(right, || format!("a publish ended with {error}, but all is well"))
@@ -493,23 +494,20 @@ impl World {
         self.broker().turn();
         let left = self.broker().delayed_len();
         self.note(format_args!("turn: {} due, {left} left", due.len()));
-        if left + due.len() == before {
-            for (_, seq) in due {
-                self.appear(seq);
-            }
-        } else if left != before && self.is_down() {
-            // Those in memory could be read and the others not; nothing of it reaches the
-            // disk any more.
-            let kind = self.crash_kind();
-            return self.crash(kind);
-        } else {
-            ensure(left == before && (may_refuse || self.in_trouble()), || {
-                format!("{} of {before} delayed messages were due, {left} are left", due.len())
-            })?;
+        let done = before.saturating_sub(left);
+        let may_be_some = done == 0 || self.is_down() || self.is_limited();
+        let right = done == due.len() || (may_be_some && (may_refuse || self.in_trouble()));
+        ensure(right && done <= due.len(), || {
+            format!("{} of {before} delayed messages were due, {left} are left", due.len())
+        })?;
+        // Those that are due first come first.
+        for (_, seq) in due.into_iter().take(done) {
+            self.appear(seq);
         }
         self.observe()?;
         self.poll_all_asked()?;
-        ensure(self.asked.is_empty() || self.in_trouble() || self.may_block(), || {
+        let is_well = !self.is_down() && !self.is_failed() && !self.faulty && !self.is_blocked();
+        ensure(self.asked.is_empty() || !is_well, || {
             "a turn without trouble left somebody without an ack".into()
         })?;
         self.check_bounds()
@@ -575,9 +573,6 @@ impl World {
         let Some((name, topic)) = self.random.pick_any(&self.living()).cloned() else {
             return Ok(());
         };
-        if self.may_block() {
-            return Ok(());
-        }
         let (broker, by_key) = (self.broker(), self.random.chance(60));
         let key = self.key();
         let seq = self.random.between(0, self.now.topics[&topic].next() + 1);
@@ -587,7 +582,8 @@ impl World {
             Ok(found) => found,
             Err(error) => {
                 self.note(format_args!("look up in {name}: {error}"));
-                return ensure(self.is_down(), || format!("cannot look up in {name}: {error}"));
+                let may = self.is_down() || self.files_limited || self.is_blocked();
+                return ensure(may, || format!("cannot look up in {name}: {error}"));
             }
         };
         self.note(format_args!("look up in {name}: {:?}", found.as_ref().map(|each| each.seq)));

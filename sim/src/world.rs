@@ -167,6 +167,8 @@ pub(crate) struct World {
     /// Whether the disk was made to misbehave since the last opening.
     pub faulty: bool,
     pub disk_limited: bool,
+    /// Whether few or no files more can be opened.
+    pub files_limited: bool,
     /// Settings that were in force until just now: they may have let something go.
     pub settings_before: Option<TopicSettings>,
     /// Whether the journal may have refused what was published within a sync.
@@ -248,6 +250,7 @@ impl World {
             down_at: None,
             faulty: false,
             disk_limited: false,
+            files_limited: false,
             closing: true,
             was_busy: false,
             settings_before: None,
@@ -279,12 +282,29 @@ impl World {
 
     /// Whether somebody may be told that the system is in trouble.
     pub(crate) fn in_trouble(&self) -> bool {
-        self.is_down() || self.is_failed() || self.disk_limited || self.faulty
+        self.is_down() || self.is_failed() || self.is_limited() || self.faulty
     }
 
-    /// Whether a call that waits for the disk would wait for ever.
+    /// Whether the disk has little room, or few files can be opened.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.disk_limited || self.files_limited
+    }
+
+    /// Whether a call that waits for the disk may wait for long, or be refused.
     pub(crate) fn may_block(&self) -> bool {
-        self.disk_limited || self.broker.as_ref().is_some_and(|each| each.journal_stats().full)
+        self.is_limited() || self.broker.as_ref().is_some_and(|each| each.journal_stats().full)
+    }
+
+    /// Whether the disk refused what was let in, since others took its room.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.broker.as_ref().is_some_and(|each| each.journal_stats().blocked)
+    }
+
+    /// Lets the disk have room, and files be opened, again.
+    pub(crate) fn lift_limits(&mut self) {
+        (self.disk_limited, self.files_limited) = (false, false);
+        self.fs.set_capacity(None);
+        self.fs.set_open_files_max(None);
     }
 
     pub(crate) fn note(&mut self, line: fmt::Arguments<'_>) {
@@ -385,7 +405,9 @@ impl World {
             }
             Err(error) => {
                 self.note(format_args!("  unconfirmed: {error}"));
-                return ensure(self.is_failed(), || {
+                // What others took from the disk may be missing for long.
+                let late = error == PubSubError::TimedOut && self.is_blocked();
+                return ensure(self.is_failed() || late, || {
                     format!("an accepted publish ended with {error}, but the journal works")
                 });
             }

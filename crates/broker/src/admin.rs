@@ -9,12 +9,12 @@ use gapless_core::topic::Input;
 use gapless_core::{
     Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, TopicName, TopicSettings,
 };
-use gapless_journal::{Append, BeginError, Failure, Ticket};
+use gapless_journal::{Append, Ticket};
 
 use crate::broker::{Broker, Inner, Owner};
 use crate::cell::{Cell, CellState, lock};
 use crate::delayed::delayed_name;
-use crate::error::TopicError;
+use crate::error::{TopicError, begin_error, unconfirmed};
 use crate::recover::put_named;
 
 /// Bytes of the entries that delete a topic, or a group with its topic of dead letters.
@@ -73,7 +73,7 @@ impl Future for CreatingTopic {
         if let Some(ticket) = &mut self.ticket {
             let done = ready!(Pin::new(ticket).poll(context));
             self.ticket = None;
-            done.map_err(|_| PubSubError::Poisoned)?;
+            done.map_err(|failure| unconfirmed(&failure))?;
         }
         Poll::Ready(Ok(self.inner.describe(&self.cell)))
     }
@@ -216,7 +216,7 @@ impl Inner {
             if state.deleted {
                 return Err(TopicError::Unknown(cell.name.clone()));
             }
-            let mut append = self.journal.begin(DELETION_BYTES_MAX).map_err(begin_error)?;
+            let mut append = self.journal.begin_freeing(DELETION_BYTES_MAX).map_err(begin_error)?;
             self.put_deletion(cell, &mut state, &mut append);
             append.finish(Durability::Flushed, Durability::Flushed)
         };
@@ -367,7 +367,12 @@ impl Inner {
         let mut state = cell.lock();
         let mut body = Vec::new();
         put_named(&mut body, &cell.name, &settings);
-        let mut append = self.journal.begin(64 + body.len()).map_err(begin_error)?;
+        let bytes = 64 + body.len();
+        let append = match state.settings.retention.is_shortened_by(&settings.retention) {
+            true => self.journal.begin_freeing(bytes),
+            false => self.journal.begin_note(bytes),
+        };
+        let mut append = append.map_err(begin_error)?;
         let time = append.time(self.clock.now());
         let header = EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicSet) };
         state.as_of = append.entry(header, &body);
@@ -384,16 +389,7 @@ impl Inner {
 /// Blocks until what was written down is flushed.
 pub(crate) fn confirmed(ticket: Option<Ticket>) -> Result<(), TopicError> {
     match ticket.map(Ticket::wait) {
-        Some(Err(_)) => Err(PubSubError::Poisoned.into()),
+        Some(Err(failure)) => Err(unconfirmed(&failure).into()),
         Some(Ok(_)) | None => Ok(()),
-    }
-}
-
-pub(crate) fn begin_error(error: BeginError) -> PubSubError {
-    match error {
-        BeginError::Full => PubSubError::StorageFull,
-        BeginError::Failed(Failure::Closed) => PubSubError::Stopped,
-        BeginError::Failed(_) | BeginError::Busy { .. } => PubSubError::Unavailable,
-        other => PubSubError::Internal(other.to_string()),
     }
 }

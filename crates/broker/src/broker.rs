@@ -15,7 +15,7 @@ use gapless_core::{
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
-use gapless_journal::{Journal, JournalOptions, JournalStats, Opened, Parts};
+use gapless_journal::{Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts};
 
 use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
@@ -42,6 +42,8 @@ pub struct BrokerOptions {
     pub journal: JournalOptions,
     /// Sizes of the log's files.
     pub log: FileLogOptions,
+    /// Most files of segments that are open at the same time.
+    pub open_files_max: usize,
     /// What holds when neither publish nor topic says.
     pub defaults: SystemDefaults,
     /// The file system; another one in tests.
@@ -63,6 +65,7 @@ impl BrokerOptions {
             limits: Limits::default(),
             journal: JournalOptions::default(),
             log: FileLogOptions::default(),
+            open_files_max: OPEN_FILES_MAX,
             defaults: SystemDefaults::default(),
             fs: Arc::new(DiskFs),
             clock: Arc::new(SystemClock::default()),
@@ -160,8 +163,12 @@ impl Broker {
     /// # Errors
     /// Says why not, and what to do.
     pub fn open(options: BrokerOptions) -> Result<Self, BrokerOpenError> {
-        let folder =
-            Folder { fs: Arc::clone(&options.fs), path: options.folder.clone(), log: options.log };
+        let folder = Folder {
+            fs: Arc::clone(&options.fs),
+            path: options.folder.clone(),
+            log: options.log,
+            open_files_max: options.open_files_max,
+        };
         let clock = Arc::clone(&options.clock);
         let new = (options.epoch.unwrap_or_else(random_epoch), random_secret());
         let parts = folder.parts(new, Arc::new(move || clock.monotonic()), options.threads)?;
@@ -363,7 +370,7 @@ impl Inner {
         self.journal.flush();
         match self.journal.failure() {
             Some(failure) => Err(unconfirmed(&failure)),
-            None if self.journal.is_full() => Err(PubSubError::StorageFull),
+            None if self.journal.is_blocked() => Err(PubSubError::StorageFull),
             None => Ok(()),
         }
     }

@@ -210,10 +210,10 @@ impl Inner {
         }
     }
 
-    /// Waits until what was accepted may be seen; with a full disk that would be for ever.
+    /// Waits until what was accepted may be seen, unless the disk refuses it.
     pub(crate) fn settle(&self) -> Result<(), ReadError> {
         self.journal.flush();
-        if self.journal.is_full() { Err(ReadError::Full) } else { Ok(()) }
+        if self.journal.is_blocked() { Err(ReadError::Full) } else { Ok(()) }
     }
 
     fn try_commit(
@@ -265,7 +265,15 @@ impl Inner {
         }
         // An ack in a step is as safe as one by itself.
         wanted = wanted.max(groups.durability);
-        let mut append = match self.journal.begin(room_for(parts, atomic) + groups.bytes) {
+        let bytes = room_for(parts, atomic) + groups.bytes;
+        let append = if !parts.is_empty() {
+            self.journal.begin(bytes)
+        } else if atomic.only_frees_room() {
+            self.journal.begin_freeing(bytes)
+        } else {
+            self.journal.begin_note(bytes)
+        };
+        let mut append = match append {
             Ok(append) => append,
             Err(error) => {
                 drop(states);

@@ -19,7 +19,7 @@ use gapless_core::{
 use crate::broker::{Broker, Inner};
 use crate::cell::Cell;
 use crate::commit::Prepared;
-use crate::error::TopicError;
+use crate::error::{TopicError, not_begun};
 use crate::publish::{Atomic, Publishing};
 
 const TOPIC: &str = "$delayed";
@@ -138,7 +138,7 @@ impl Inner {
         }
         let cell = match self.delayed_topic() {
             Ok(cell) => cell,
-            Err(TopicError::System_(error)) => return Publishing::failed(error),
+            Err(TopicError::System_(error)) => return Publishing::failed(not_begun(error)),
             Err(_) => return self.reject(topic, RejectReason::QueueFull),
         };
         let waiting = cell.lock().delayed().map_or(0, Waiting::len);

@@ -194,11 +194,29 @@ pub(crate) fn refused(error: BeginError) -> Result<RejectReason, PubSubError> {
         BeginError::TooLarge { bytes, max } => {
             Ok(RejectReason::TooLarge { bytes: bytes as u64, max: max as u64 })
         }
-        BeginError::Full => Err(PubSubError::StorageFull),
-        BeginError::Failed(Failure::Closed) => Err(PubSubError::Stopped),
-        BeginError::Failed(Failure::Fenced { .. }) => Err(PubSubError::Unavailable),
-        BeginError::Failed(_) => Err(PubSubError::Unavailable),
-        other => Err(PubSubError::Internal(other.to_string())),
+        other => Err(begin_error(other)),
+    }
+}
+
+/// What a caller is told when the journal takes nothing.
+pub(crate) fn begin_error(error: BeginError) -> PubSubError {
+    match error {
+        BeginError::Full | BeginError::Held { .. } => PubSubError::StorageFull,
+        BeginError::Failed(Failure::Closed) => PubSubError::Stopped,
+        BeginError::Failed(Failure::Poisoned { .. }) => PubSubError::JournalFailed,
+        BeginError::Failed(_) | BeginError::Busy { .. } => PubSubError::Unavailable,
+        other => PubSubError::Internal(other.to_string()),
+    }
+}
+
+/// What a publisher is told when something that had to be there first is not certain to be: of the
+/// message itself nothing was begun.
+pub(crate) fn not_begun(error: PubSubError) -> PubSubError {
+    match error {
+        PubSubError::Poisoned => PubSubError::JournalFailed,
+        PubSubError::TimedOut => PubSubError::StorageFull,
+        PubSubError::Fenced => PubSubError::Unavailable,
+        other => other,
     }
 }
 
@@ -206,6 +224,7 @@ pub(crate) fn refused(error: BeginError) -> Result<RejectReason, PubSubError> {
 pub(crate) fn unconfirmed(failure: &Failure) -> PubSubError {
     match failure {
         Failure::Fenced { .. } => PubSubError::Fenced,
+        Failure::Unwritten => PubSubError::TimedOut,
         _ => PubSubError::Poisoned,
     }
 }

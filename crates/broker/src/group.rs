@@ -21,12 +21,11 @@ use gapless_core::{
 };
 use gapless_journal::{Append, Ticket};
 
-use crate::admin::begin_error;
 use crate::broker::Inner;
 use crate::cell::{headers, lock};
 use crate::dead_letters::Redriving;
 use crate::delivery::{Delivery, GapNotice};
-use crate::error::{FollowError, GroupError};
+use crate::error::{FollowError, GroupError, begin_error};
 use crate::read_ahead::{KeyHash, ReadAhead};
 use crate::reread::Rereading;
 use crate::subscription::{Follower, From, Shared};
@@ -199,7 +198,8 @@ impl Inner {
         (input, bytes): (Input<'_>, usize),
         durability: Durability,
     ) -> Result<Stepped, PubSubError> {
-        let mut append = self.journal.begin(ENTRY_HEADER_BYTES + bytes).map_err(begin_error)?;
+        let mut append =
+            self.journal.begin_note(ENTRY_HEADER_BYTES + bytes).map_err(begin_error)?;
         let mut stepped = self.group_put(group, state, input, &mut append);
         if stepped.position.is_some() {
             stepped.ticket = Some(append.finish(durability, durability));

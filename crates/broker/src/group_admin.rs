@@ -11,11 +11,11 @@ use gapless_core::{
     Pattern, Position, PubSubError, TopicName,
 };
 
-use crate::admin::{DELETION_BYTES_MAX, begin_error, confirmed};
+use crate::admin::{DELETION_BYTES_MAX, confirmed};
 use crate::broker::{Broker, Inner};
 use crate::cell::lock;
 use crate::dead_letters::{PREFIX, dead_name};
-use crate::error::GroupError;
+use crate::error::{GroupError, begin_error};
 use crate::group::{GroupCell, GroupState, MemberState};
 use crate::group_info::GroupInfo;
 use crate::member::{Member, MemberHandle};
@@ -75,7 +75,8 @@ impl Broker {
         let registering = lock(&inner.registering);
         let ticket = {
             let mut state = group.lock();
-            let mut append = inner.journal.begin(64 + writer.bytes().len()).map_err(begin_error)?;
+            let mut append =
+                inner.journal.begin_note(64 + writer.bytes().len()).map_err(begin_error)?;
             let time = append.time(inner.clock.now());
             let header = EntryHeader { topic: id, time, ..EntryHeader::new(EntryKind::Group) };
             state.as_of = append.entry(header, writer.bytes());
@@ -126,7 +127,8 @@ impl Broker {
             let mut writer = OpWriter::default();
             writer.put(&Op::Deleted);
             let mut topic = letters.as_ref().map(|cell| (cell, cell.lock()));
-            let mut append = inner.journal.begin(DELETION_BYTES_MAX).map_err(begin_error)?;
+            let mut append =
+                inner.journal.begin_freeing(DELETION_BYTES_MAX).map_err(begin_error)?;
             let time = append.time(inner.clock.now());
             let header =
                 EntryHeader { topic: group.id, time, ..EntryHeader::new(EntryKind::Group) };

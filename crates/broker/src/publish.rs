@@ -216,6 +216,13 @@ impl Atomic {
         Self::default()
     }
 
+    /// Whether what is done beside publishing lets something go, and nothing else.
+    pub(crate) fn only_frees_room(&self) -> bool {
+        let removed = self.cells.iter().all(|(_, value)| value.is_none());
+        let ends = |part: &GroupPart| matches!(part, GroupPart::LettersEnded(_));
+        removed && !self.is_empty() && self.groups.iter().all(|(_, part)| ends(part))
+    }
+
     /// Whether there is nothing to do beside publishing.
     pub(crate) fn is_empty(&self) -> bool {
         self.cells.is_empty() && self.delay_done.is_none() && self.groups.is_empty()

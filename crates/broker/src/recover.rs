@@ -71,7 +71,7 @@ impl State for Inner {
         }
         // If the floor were lost with the power, what lies below it would be missed.
         self.journal.flush();
-        if self.journal.failure().is_some() || self.journal.stats().full {
+        if self.journal.failure().is_some() || self.journal.is_blocked() {
             return Policy::Kept { floor: flushed, compaction };
         }
         cell.lock().flushed_floor = floor;

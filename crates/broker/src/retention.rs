@@ -10,10 +10,10 @@ use gapless_core::topic::{Effect, Input};
 use gapless_core::{Durability, EntryHeader, EntryKind, Gap, GapReason, Seq, Timestamp, TopicName};
 use gapless_journal::{ReadError, Ticket};
 
-use crate::admin::{begin_error, confirmed};
+use crate::admin::confirmed;
 use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, lock};
-use crate::error::TopicError;
+use crate::error::{TopicError, begin_error};
 
 impl Broker {
     /// Removes all messages below `below`; for ever. Tells what went.
@@ -81,7 +81,7 @@ impl Inner {
             return Ok((trimmed(effect), None));
         }
         let body = position.0.to_le_bytes();
-        let mut append = self.journal.begin(128).map_err(begin_error)?;
+        let mut append = self.journal.begin_freeing(128).map_err(begin_error)?;
         let time = append.time(now);
         let gap = trimmed(state.step(time, Input::Trim { below, reason }));
         let header = EntryHeader {

@@ -54,7 +54,7 @@ fn holder(broker: &Broker) -> (Member, Vec<Lease>) {
 
 fn folder(world: &World) -> Folder {
     let fs = Arc::new(world.fs.clone());
-    Folder { fs, path: world.options.folder.clone(), log: world.options.log }
+    Folder { log: world.options.log, ..Folder::new(fs, &world.options.folder) }
 }
 
 /// Ends the run in each of the three ways and opens the store again.

@@ -187,8 +187,9 @@ pub enum PubSubError {
     /// A flush failed, so that nobody knows what is on the disk.
     #[error("the journal refuses to work after a failed flush: reopen it, then look what is there")]
     Poisoned,
-    /// There is no room; noticed before anything was written.
-    #[error("the storage is full: make room or shorten retention, then send again")]
+    /// There is no room on the disk, or no file descriptor for more; noticed before anything was
+    /// written.
+    #[error("the storage takes no more now: make room or shorten retention, then send again")]
     StorageFull,
     /// The owner of the topic cannot be reached; nothing was sent to it.
     #[error("the topic's owner cannot be reached: send again later")]
@@ -202,6 +203,9 @@ pub enum PubSubError {
     /// A fault that should not be.
     #[error("internal fault: {0}; report it")]
     Internal(String),
+    /// An earlier write or flush failed, so that nothing was begun.
+    #[error("the journal failed before and takes nothing: reopen it, then send again")]
+    JournalFailed,
 }
 
 /// What became of a publish that ended in an error.
@@ -217,9 +221,11 @@ impl PubSubError {
     /// What became of the publish. In doubt it says so.
     pub fn fate(&self) -> Fate {
         match self {
-            Self::NotStarted | Self::Stopped | Self::StorageFull | Self::Unavailable => {
-                Fate::DidNotHappen
-            }
+            Self::NotStarted
+            | Self::Stopped
+            | Self::StorageFull
+            | Self::Unavailable
+            | Self::JournalFailed => Fate::DidNotHappen,
             Self::Poisoned | Self::TimedOut | Self::Fenced | Self::Internal(_) => Fate::Unknown,
         }
     }
@@ -273,6 +279,7 @@ numbered! {
         105 TimedOut,
         106 Fenced,
         107 Internal,
+        108 JournalFailed,
     }
 }
 

@@ -41,6 +41,16 @@ pub struct Retention {
     pub count: Option<u64>,
 }
 
+impl Retention {
+    /// Whether `other` keeps less in some way.
+    pub fn is_shortened_by(&self, other: &Self) -> bool {
+        fn less<T: PartialOrd>(before: Option<T>, after: Option<T>) -> bool {
+            after.is_some_and(|after| before.is_none_or(|before| after < before))
+        }
+        less(self.age, other.age) || less(self.bytes, other.bytes) || less(self.count, other.count)
+    }
+}
+
 /// That only the latest message of each key stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Compaction {

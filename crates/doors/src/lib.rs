@@ -2,6 +2,7 @@
 
 mod answers;
 mod budget;
+mod connections;
 pub mod http;
 mod machine;
 pub mod native;
@@ -13,6 +14,7 @@ mod sockets;
 use std::path::PathBuf;
 
 pub use budget::Budget;
+pub use connections::Connections;
 pub use sessions::Sessions;
 
 /// Why a door did not open.

@@ -190,13 +190,15 @@ fn a_body_that_is_too_large_is_refused_however_it_comes() {
 }
 
 #[test]
-fn past_the_limit_of_connections_new_ones_are_closed_and_old_ones_work() {
+fn past_the_limit_of_connections_new_ones_are_told_and_old_ones_work() {
     let server = Server::with(|http, _| http.connections_max = 2);
     let mut first = server.connect();
     let mut second = server.connect();
     first.send(&Request::new("GET", "/healthz")).is(200);
     second.send(&Request::new("GET", "/healthz")).is(200);
-    assert!(server.connect().is_closed());
+    let mut third = server.connect();
+    third.answer().problem(429, "TooManyConnections");
+    assert!(third.is_closed());
     first.send(&Request::new("GET", "/healthz")).is(200);
     drop((first, second));
     let until = Instant::now() + http::DEADLINE;

@@ -31,6 +31,9 @@ use crate::state::{Policy, State};
 const ROWS_AT_ONCE: u64 = 256;
 /// How many segments there may be before small ones are merged even in a hurry.
 const SEGMENTS_MAX_HURRIED: usize = 1000;
+/// Share of dead bytes, in percent, from which a segment is written anew when the disk is nearly
+/// full.
+const TIGHT_DEAD_PERCENT: u64 = 10;
 /// How many small neighbours are worth merging.
 const MERGE_RUN_MIN: usize = 4;
 
@@ -303,6 +306,17 @@ impl Inner {
         let bytes = |at: usize| segments[at].meta().bytes;
         let mostly_dead =
             |at: usize| dead[at] * 100 >= bytes(at) * self.options.dead_percent && dead[at] > 0;
+        if self.is_tight() {
+            // What frees room, and first what needs the least to do so.
+            let percent = if self.is_stuck() { 0 } else { TIGHT_DEAD_PERCENT };
+            let living = |at: &usize| bytes(*at).saturating_sub(dead[*at]);
+            let helps = |at: &usize| dead[*at] > 0 && dead[*at] * 100 >= bytes(*at) * percent;
+            let fits = |at: &usize| helps(at) && living(at) <= self.free_bytes();
+            let least = (0..segments.len()).filter(fits).min_by_key(living);
+            let Some(at) = least else { return Ok(false) };
+            self.rewrite(&segments[at..=at], &mut dropper, &compactor)?;
+            return Ok(true);
+        }
         if let Some(at) = (0..segments.len()).find(|&at| mostly_dead(at)) {
             // Dead neighbours, and small ones, come along up to a sensible size.
             let mut end = at + 1;

@@ -251,13 +251,13 @@ fn preparing_changes_nothing_to_see(log: &dyn Log) {
     let preparer = taken.writer.preparer();
     for n in 1..=20 {
         if let Some(preparer) = &preparer {
-            preparer.prepare().expect("there is room");
+            preparer.prepare(0).expect("there is room");
         }
         append(&mut taken, &vec![n as u8; 30_000].into());
     }
     drop(taken);
     if let Some(preparer) = &preparer {
-        assert!(!preparer.prepare().expect("nothing to do"), "prepared for nobody");
+        assert!(!preparer.prepare(0).expect("nothing to do"), "prepared for nobody");
     }
     let mut taken = open(log, 1);
     assert_eq!(replay(&mut *taken.reader, 1).len(), 20);

@@ -2,7 +2,8 @@
 //!
 //! A blob is written under a temporary name, flushed, renamed, and the folder is
 //! flushed: so a name that is there stands for a whole blob, whatever happens. What a
-//! crash leaves under temporary names is removed when the folder is next prepared.
+//! crash leaves under temporary names is removed when the folder is next prepared. However many
+//! blobs are in use, few of their files are open (see `open_files.rs`).
 //!
 //! One process owns the folder (whoever opens it holds the lock of the log), so
 //! create-if-absent is a check under a mutex here, and not in the file system, whose
@@ -21,6 +22,7 @@ use std::{
 use crate::{
     blobs::{Blob, BlobError, BlobWriter, Blobs, Created, check_name},
     fs::{Fs, FsFile, create_dir_durably, is_full, is_read_only, write_pages_at},
+    open_files::{File, OPEN_FILES_MAX, OpenFiles},
     pages::Pages,
 };
 
@@ -48,13 +50,21 @@ struct Shared {
     /// Held from looking whether a name is free until it is taken.
     naming: Mutex<()>,
     temp_next: AtomicU64,
+    /// What is being read.
+    files: Arc<OpenFiles>,
 }
 
 impl DirBlobs {
     /// A folder of blobs, which need not exist before [`Blobs::prepare`].
     pub fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Self {
+        Self::with_open_files(fs, dir, OPEN_FILES_MAX)
+    }
+
+    /// The same; at most `open_files_max` files that are read are open at a time.
+    pub fn with_open_files(fs: Arc<dyn Fs>, dir: PathBuf, open_files_max: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
+                files: OpenFiles::new(Arc::clone(&fs), open_files_max),
                 fs,
                 dir,
                 naming: Mutex::new(()),
@@ -104,8 +114,8 @@ impl Blobs for DirBlobs {
     fn open(&self, name: &str) -> Result<Arc<dyn Blob>, BlobError> {
         check_name(name)?;
         let failed = |source| blob_error("open", name, source);
-        let file = self.shared.fs.open_read(&self.path(name)).map_err(failed)?;
-        let len = file.len().map_err(failed)?;
+        let file = self.shared.files.open(self.path(name)).map_err(failed)?;
+        let len = file.with(|file| file.len()).map_err(failed)?;
         Ok(Arc::new(DirBlob { name: name.to_owned(), len, file }))
     }
 
@@ -122,7 +132,7 @@ impl Blobs for DirBlobs {
 
     fn delete(&self, name: &str) -> Result<(), BlobError> {
         check_name(name)?;
-        match self.shared.fs.remove(&self.path(name)) {
+        match self.shared.files.remove(&self.path(name)) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
             done => done.map_err(|source| blob_error("delete", name, source)),
         }
@@ -228,7 +238,7 @@ impl Drop for DirBlobWriter {
 struct DirBlob {
     name: String,
     len: u64,
-    file: Arc<dyn FsFile>,
+    file: Arc<File>,
 }
 
 impl Blob for DirBlob {
@@ -237,12 +247,12 @@ impl Blob for DirBlob {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), BlobError> {
-        let done = self.file.read_exact_at(buf, offset);
+        let done = self.file.with(|file| file.read_exact_at(buf, offset));
         done.map_err(|source| blob_error("read", &self.name, source))
     }
 
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<bool, BlobError> {
-        let done = self.file.read_cached_at(buf, offset);
+        let done = self.file.with(|file| file.read_cached_at(buf, offset));
         done.map_err(|source| blob_error("read", &self.name, source))
     }
 }

@@ -20,6 +20,12 @@ pub enum BeginError {
     /// The disk is full.
     #[error("the disk is full; make room, then publishing goes on by itself")]
     Full,
+    /// The log cannot take more room for another reason, such as too many open files.
+    #[error("the log cannot take more now: {why}; it goes on by itself when that passes")]
+    Held {
+        /// What the system said.
+        why: Arc<str>,
+    },
     /// The append is larger than a frame may be.
     #[error("an append of {bytes} bytes is too large; at most {max} are allowed")]
     TooLarge {
@@ -44,6 +50,10 @@ pub enum Failure {
         /// What the disk said.
         why: Arc<str>,
     },
+    /// The disk did not take what was appended, again and again. It is kept in memory, and
+    /// written when there is room; until then it is not certain. The journal itself goes on.
+    #[error("the disk is full, and what was appended is not written yet")]
+    Unwritten,
     /// Somebody else has taken over the log.
     #[error("another owner has taken over this journal (its next frame is {next})")]
     Fenced {

@@ -28,7 +28,7 @@ use std::{
 };
 
 use self::disk::{Disk, FileId, Random, to_index};
-use crate::fs::{Fs, FsFile, FsLock};
+use crate::fs::{EMFILE, Fs, FsFile, FsLock};
 
 /// What a write past the cache has to keep to, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -70,6 +70,10 @@ struct State {
     locks: BTreeSet<PathBuf>,
     read_only: bool,
     capacity: Option<u64>,
+    /// Files that may be open at a time, how many are, and how many ever were.
+    open_files_max: Option<u64>,
+    open_files: u64,
+    opens: u64,
     read_bytes: u64,
     writes: u64,
     syncs: u64,
@@ -110,6 +114,9 @@ impl FaultyFs {
             locks: BTreeSet::new(),
             read_only: false,
             capacity: None,
+            open_files_max: None,
+            open_files: 0,
+            opens: 0,
             read_bytes: 0,
             writes: 0,
             syncs: 0,
@@ -172,6 +179,24 @@ impl FaultyFs {
     /// away.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
+    }
+
+    /// Sets how many files may be open at a time, locks included. More than that are refused
+    /// as a process with too many file descriptors is.
+    pub fn set_open_files_max(&self, max: Option<u64>) {
+        self.state().open_files_max = max;
+    }
+
+    /// How many files are open, locks included.
+    #[must_use]
+    pub fn open_files(&self) -> u64 {
+        self.state().open_files
+    }
+
+    /// How often a file was opened.
+    #[must_use]
+    pub fn opens(&self) -> u64 {
+        self.state().opens
     }
 
     /// Forbids or allows all changes.
@@ -271,8 +296,10 @@ impl FaultyFs {
         Ok(state)
     }
 
-    fn handle(&self, state: &State, id: FileId, may_write: bool) -> Arc<dyn FsFile> {
+    fn handle(&self, state: &mut State, id: FileId, may_write: bool) -> Arc<dyn FsFile> {
         let past_cache = AtomicBool::new(false);
+        state.open_files += 1;
+        state.opens += 1;
         Arc::new(FaultyFile { fs: self.clone(), id, run: state.run, may_write, past_cache })
     }
 
@@ -297,19 +324,22 @@ impl FaultyFs {
 
 impl Fs for FaultyFs {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
-        let state = self.writable()?;
+        let mut state = self.writable()?;
+        state.has_descriptor()?;
         let id = state.disk.find(path).ok_or(ErrorKind::NotFound)?;
-        Ok(self.handle(&state, id, true))
+        Ok(self.handle(&mut state, id, true))
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
-        let state = self.up()?;
+        let mut state = self.up()?;
+        state.has_descriptor()?;
         let id = state.disk.find(path).ok_or(ErrorKind::NotFound)?;
-        Ok(self.handle(&state, id, false))
+        Ok(self.handle(&mut state, id, false))
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
         let mut state = self.writable()?;
+        state.has_descriptor()?;
         if state.disk.find(path).is_some() || state.disk.has_dir(path) {
             return Err(ErrorKind::AlreadyExists.into());
         }
@@ -317,7 +347,7 @@ impl Fs for FaultyFs {
             return Err(ErrorKind::NotFound.into());
         }
         let id = state.disk.create(path);
-        Ok(self.handle(&state, id, true))
+        Ok(self.handle(&mut state, id, true))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -357,6 +387,8 @@ impl Fs for FaultyFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        // A folder is opened to be flushed.
+        self.up()?.has_descriptor()?;
         if let Some(kind) = self.begin_sync(None)? {
             return Err(kind.into());
         }
@@ -369,13 +401,20 @@ impl Fs for FaultyFs {
         if !path.parent().is_some_and(|dir| state.disk.has_dir(dir)) {
             return Err(ErrorKind::NotFound.into());
         }
+        state.has_descriptor()?;
         if !state.locks.insert(path.to_owned()) {
             return Err(ErrorKind::WouldBlock.into());
         }
+        state.open_files += 1;
         if state.disk.find(path).is_none() {
             state.disk.create(path);
         }
         Ok(Box::new(FaultyLock { fs: self.clone(), path: path.to_owned(), run: state.run }))
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> u64 {
+        let state = self.state();
+        state.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(state.disk.used_bytes()))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -501,8 +540,25 @@ impl FsLock for FaultyLock {}
 impl Drop for FaultyLock {
     fn drop(&mut self) {
         let mut state = self.fs.state();
+        state.open_files -= 1;
         if state.run == self.run {
             state.locks.remove(&self.path);
+        }
+    }
+}
+
+impl Drop for FaultyFile {
+    fn drop(&mut self) {
+        self.fs.state().open_files -= 1;
+    }
+}
+
+impl State {
+    /// Refuses as the system does when too many files are open.
+    fn has_descriptor(&self) -> io::Result<()> {
+        match self.open_files_max {
+            Some(max) if self.open_files >= max => Err(io::Error::from_raw_os_error(EMFILE)),
+            _ => Ok(()),
         }
     }
 }

@@ -93,8 +93,12 @@ struct LogFile {
 
 impl LogFile {
     fn name(&self) -> String {
-        format!("{:08}.log", self.number)
+        file_name(self.number)
     }
+}
+
+fn file_name(number: u64) -> String {
+    format!("{number:08}.log")
 }
 
 impl FileLog {
@@ -286,6 +290,7 @@ impl Log for FileLog {
             failed: false,
             unsettled: Some(Unsettled { log: self.clone(), locked, scan, analysis }),
         };
+        writer.note_left();
         Ok(TakeOver {
             writer: Box::new(writer),
             reader: Box::new(reader),
@@ -316,8 +321,10 @@ fn share_out(scan: &Scan, analysis: &Analysis) -> (VecDeque<Used>, Vec<Arc<LogFi
     let files = scan.files.iter().enumerate();
     let free = files.filter(|(index, file)| !is_used(*index) && file.bytes > 0);
     let free = free.map(|(_, file)| Arc::clone(file)).collect();
-    let with_file =
-        |(file, last): &(usize, Lsn)| Used { file: Arc::clone(&scan.files[*file]), last: *last };
+    let with_file = |(file, last): &(usize, Lsn)| {
+        let file = Arc::clone(&scan.files[*file]);
+        Used { file, last: *last, is_reserve: false }
+    };
     (used.iter().map(with_file).collect(), free)
 }
 

@@ -5,7 +5,8 @@
 //! raise the marks (acks go out), wake the readers. A failed write or flush ends the
 //! journal: after it the kernel may have dropped what it could not write, so a second try
 //! could succeed without the data. A full disk is no failure: nothing was written, and the
-//! same frames are tried again.
+//! same frames are tried again. It is rare too, since what is let in has room in files that
+//! are there (see `admission.rs`); but a disk that copies on write may need more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::sync::atomic::Ordering;
 use gapless_core::{Durability, Position};
 
 use crate::error::Failure;
+use crate::frame::extent;
 use crate::gather::Frame;
 use crate::journal::Inner;
 use crate::log::{AppendError, LogWriter, Lsn};
@@ -24,6 +26,10 @@ use crate::open::JUMP_POSITIONS;
 /// those that were given and are not written yet (see [`crate::journal::Journal::begin`]).
 const UNFLUSHED_POSITIONS_MAX: u64 = JUMP_POSITIONS / 2;
 
+/// Tries to write the same frames, one after the other with a rest between, before those who
+/// wait for them are told that nobody knows when.
+const BLOCKED_TRIES_MAX: u64 = 100;
+
 impl Inner {
     /// One turn. Only the leader calls it (see [`crate::marks`]).
     pub(crate) fn turn(&self) -> Turn {
@@ -31,6 +37,7 @@ impl Inner {
             return Turn::Done;
         }
         let turned = self.write_gathered();
+        self.look_for_room();
         // Also when nothing had gathered: room may have been made just before somebody
         // began to wait for it. Not when there is none, or it would be woken in vain.
         let unsealed = self.unsealed.load(Ordering::Acquire);
@@ -58,11 +65,14 @@ impl Inner {
         let began = (self.monotonic)();
         let at_once = frames.len() == 1 && self.must_flush(frames.make_contiguous());
         let (written, stop) = append_all(&mut **writer, &mut frames, at_once);
-        if !frames.is_empty() {
-            lock(&self.gather).put_back(frames);
+        let last_waiting = frames.back().map(|frame| frame.lsn);
+        lock(&self.gather).put_back(frames);
+        self.note_log_bytes(written.iter().map(|frame| extent(frame.bytes.len())).sum());
+        let blocked = matches!(stop, Some(AppendError::Full | AppendError::Held(_)));
+        if let Some(AppendError::Held(error)) = &stop {
+            self.note_held(Some(error));
         }
-        let full = matches!(stop, Some(AppendError::Full));
-        self.full.store(full, Ordering::Release);
+        self.note_blocked(blocked.then_some(last_waiting).flatten());
         if let Some(last) = written.last() {
             let flushed = if self.must_flush(&written) {
                 if let Err(error) = writer.flush() {
@@ -80,11 +90,25 @@ impl Inner {
         }
         match stop {
             None => Turn::Done,
-            Some(AppendError::Full) => Turn::Full,
+            Some(AppendError::Full | AppendError::Held(_)) => Turn::Full,
             Some(error) => {
                 self.fail(error);
                 Turn::Done
             }
+        }
+    }
+
+    /// Notes whether the disk refused what was let in. When it does so for long, those who wait
+    /// for frames through `last` are told.
+    fn note_blocked(&self, last: Option<Lsn>) {
+        self.blocked.store(last.is_some(), Ordering::Release);
+        let Some(last) = last else {
+            self.blocked_tries.store(0, Ordering::Relaxed);
+            return;
+        };
+        let tries = self.blocked_tries.fetch_add(1, Ordering::Relaxed) + 1;
+        if tries >= BLOCKED_TRIES_MAX {
+            self.marks.give_up(last);
         }
     }
 
@@ -151,6 +175,7 @@ fn append_all(
     let mut written = Vec::with_capacity(frames.len());
     while let Some(frame) = frames.pop_front() {
         let done = match flushed {
+            _ if frame.freeing => writer.append_freeing(frame.lsn, &frame.bytes),
             true => writer.append_flushed(frame.lsn, &frame.bytes),
             false => writer.append(frame.lsn, &frame.bytes),
         };

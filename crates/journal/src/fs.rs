@@ -44,6 +44,11 @@ pub trait Fs: Send + Sync + Debug {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FsLock>>;
     /// Whether a file or folder has this name.
     fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// How many bytes can still be written to the disk that holds this folder; `u64::MAX` if
+    /// that cannot be told.
+    fn free_bytes(&self, _dir: &Path) -> u64 {
+        u64::MAX
+    }
 }
 
 /// An open file, used by offsets only, so that readers and the writer share it without
@@ -129,19 +134,66 @@ impl DiskFile {
     }
 }
 
+/// File descriptors kept by for the files of stores, so that a process whose connections have
+/// taken all others can still write its log: enough for a log file, a segment with its index,
+/// a checkpoint, a manifest, their folders, and a segment that is read.
+const SPARE_FILES: usize = 8;
+
+/// The spare descriptors of this process, to which the limit applies as a whole. Filled when a
+/// store is locked, given up one by one when the system refuses another, and filled again
+/// with the next file that is opened without them.
+static SPARES: Mutex<Vec<File>> = Mutex::new(Vec::new());
+
+fn fill_spares() {
+    let mut spares = SPARES.lock().unwrap_or_else(PoisonError::into_inner);
+    while spares.len() < SPARE_FILES {
+        // Any file does; if there is none, all goes on without.
+        let Ok(spare) = File::open("/") else { return };
+        spares.push(spare);
+    }
+}
+
+/// Opens a file, with a spare descriptor if the system has no other.
+fn with_spare(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    loop {
+        match open() {
+            Err(error) if is_out_of_files(&error) => {
+                let spare = SPARES.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                if spare.is_none() {
+                    return Err(error);
+                }
+            }
+            Ok(file) => {
+                let missing = SPARES.try_lock().is_ok_and(|spares| spares.len() < SPARE_FILES);
+                if missing {
+                    fill_spares();
+                }
+                return Ok(file);
+            }
+            failed => return failed,
+        }
+    }
+}
+
 impl Fs for DiskFs {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(DiskFile::shared(file))
+        let open = || OpenOptions::new().read(true).write(true).open(path);
+        Ok(DiskFile::shared(with_spare(open)?))
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
-        Ok(DiskFile::shared(File::open(path)?))
+        Ok(DiskFile::shared(with_spare(|| File::open(path))?))
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(DiskFile::shared(file))
+        let create = || OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        Ok(DiskFile::shared(with_spare(create)?))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn free_bytes(&self, dir: &Path) -> u64 {
+        rustix::fs::statvfs(dir)
+            .map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -170,10 +222,11 @@ impl Fs for DiskFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+        with_spare(|| File::open(dir))?.sync_all()
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FsLock>> {
+        fill_spares();
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
@@ -328,6 +381,16 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
     )
+}
+
+/// The numbers by which every Unix says that the process, or the system, has too many files
+/// open.
+pub(crate) const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
+/// Whether an error says that no more files can be opened, which passes when others close.
+pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
 /// Whether an error says that we may not write here at all.

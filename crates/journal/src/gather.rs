@@ -16,7 +16,7 @@ use gapless_core::{
     Durability, EntryHeader, EntryKind, Position, Records, Seq, Timestamp, TopicId,
 };
 
-use crate::log::Lsn;
+use crate::log::{Lsn, Wanted};
 
 /// Where a frame may start in memory.
 const FRAME_ALIGN: usize = 64;
@@ -41,6 +41,8 @@ pub(crate) struct Frame {
     pub(crate) bytes: Bytes,
     pub(crate) last: Position,
     pub(crate) required: Durability,
+    /// Its entries free room, and nothing else is in it.
+    pub(crate) freeing: bool,
     runs: Vec<Run>,
 }
 
@@ -74,9 +76,13 @@ pub(crate) struct Gather {
     time: Timestamp,
     steps_back: u64,
     required: Durability,
+    freeing: bool,
     runs: Vec<Run>,
     closed: VecDeque<Frame>,
     waiting_bytes: usize,
+    /// Frames that were taken and may not be written yet.
+    taken: Vec<Wanted>,
+    taken_bytes: usize,
 }
 
 impl Gather {
@@ -89,9 +95,12 @@ impl Gather {
             time,
             steps_back: 0,
             required: Durability::Memory,
+            freeing: false,
             runs: Vec::new(),
             closed: VecDeque::new(),
             waiting_bytes: 0,
+            taken: Vec::new(),
+            taken_bytes: 0,
         }
     }
 
@@ -139,6 +148,38 @@ impl Gather {
         }
     }
 
+    /// Says whether the entries that come next free room. Those that do, when there is no other
+    /// room, are in frames of their own: only such frames may use what is kept for them.
+    pub(crate) fn set_freeing(&mut self, freeing: bool) {
+        if self.freeing != freeing {
+            self.close();
+            self.freeing = freeing;
+        }
+    }
+
+    /// The frames that are not written yet, and `bytes` more at their end, which is at most
+    /// what it takes.
+    pub(crate) fn wanted(&self, bytes: usize, freeing: bool) -> impl Iterator<Item = Wanted> {
+        let closed = self.closed.iter();
+        let closed = closed.map(|each| Wanted { bytes: each.bytes.len(), freeing: each.freeing });
+        let open = self.arena.len();
+        let fits = self.arena.capacity() - open >= bytes && self.freeing == freeing;
+        let alone = Wanted { bytes: open, freeing: self.freeing };
+        let last = Wanted { bytes: if fits { open + bytes } else { bytes }, freeing };
+        let open = (!fits && open > 0).then_some(alone);
+        self.taken.iter().copied().chain(closed).chain(open).chain(Some(last))
+    }
+
+    /// At most so many bytes and frames are not written yet.
+    pub(crate) fn unwritten(&self) -> (usize, usize) {
+        (self.waiting_bytes + self.taken_bytes, self.taken.len() + self.closed.len() + 1)
+    }
+
+    /// Whether nothing waits to be written.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting_bytes + self.taken_bytes == 0
+    }
+
     /// Ends the open frame, if anything is in it.
     fn close(&mut self) {
         if self.arena.is_empty() {
@@ -158,6 +199,7 @@ impl Gather {
             bytes,
             last: self.next.prev(),
             required: self.required,
+            freeing: self.freeing,
             runs: std::mem::take(&mut self.runs),
         });
         self.lsn = self.lsn.next();
@@ -167,12 +209,17 @@ impl Gather {
     /// Takes everything that has gathered, oldest first.
     pub(crate) fn take(&mut self) -> VecDeque<Frame> {
         self.close();
-        self.waiting_bytes = 0;
+        self.taken_bytes = std::mem::take(&mut self.waiting_bytes);
+        let sizes = |frame: &Frame| Wanted { bytes: frame.bytes.len(), freeing: frame.freeing };
+        self.taken.extend(self.closed.iter().map(sizes));
         std::mem::take(&mut self.closed)
     }
 
-    /// Puts frames back that could not be written, to be tried again before all others.
+    /// Says that those taken are written, but for these, which are to be tried again before all
+    /// others.
     pub(crate) fn put_back(&mut self, mut frames: VecDeque<Frame>) {
+        self.taken.clear();
+        self.taken_bytes = 0;
         self.waiting_bytes += frames.iter().map(|frame| frame.bytes.len()).sum::<usize>();
         frames.append(&mut self.closed);
         self.closed = frames;

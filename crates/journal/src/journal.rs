@@ -22,6 +22,7 @@ use gapless_core::{
     Durability, EntryHeader, Epoch, Position, Records, Seq, Timestamp, Token, TopicId,
 };
 
+use crate::admission::{Admission, Use};
 use crate::blobs::Blobs;
 use crate::error::{BeginError, Failure, ReadError};
 use crate::gather::{Gather, Mark, Sink, batch_header};
@@ -68,7 +69,13 @@ pub(crate) struct Inner {
     pub(crate) segments: RwLock<Segments>,
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) pool: Pool,
-    pub(crate) full: AtomicBool,
+    pub(crate) admission: Admission,
+    /// Set while the disk refuses what was let in, which a disk that copies on write may do.
+    pub(crate) blocked: AtomicBool,
+    /// How often it did so in a row.
+    pub(crate) blocked_tries: AtomicU64,
+    /// Whether a blob is there that only holds room, to be given up when there is no other.
+    pub(crate) ballast: AtomicBool,
     pub(crate) stats: Stats,
     pub(crate) monotonic: Monotonic,
     pub(crate) prepare: Option<Arc<dyn Prepare>>,
@@ -127,8 +134,10 @@ pub struct JournalStats {
     pub segment_bytes: u64,
     /// Requests for history that wait for a thread.
     pub recovery_waiting: u64,
-    /// Whether the disk is full.
+    /// Whether appends are refused because the disk is full or has refused what was let in.
     pub full: bool,
+    /// Whether it has refused what was let in, which waits in memory.
+    pub blocked: bool,
     /// How often times have stepped back by much, to follow the clock.
     pub time_steps_back: u64,
 }
@@ -269,7 +278,7 @@ impl Ticket {
         let little = gather.waiting_bytes() <= WRITTEN_HERE_BYTES_MAX;
         let quick = little && gather.required() < Durability::Flushed;
         drop(gather);
-        if quick && !inner.full.load(Ordering::Acquire) {
+        if quick && !inner.blocked.load(Ordering::Acquire) {
             inner.marks.try_turn(|| inner.turn());
         }
     }
@@ -331,6 +340,28 @@ impl Journal {
     /// # Errors
     /// Says why nothing can be appended now, or ever.
     pub fn begin(&self, bytes: usize) -> Result<Append<'_>, BeginError> {
+        self.begin_as(bytes, Use::Messages)
+    }
+
+    /// The same for entries that are no messages: they are never written once more as part of a
+    /// segment, and so need less of the disk.
+    ///
+    /// # Errors
+    /// Says why nothing can be appended now, or ever.
+    pub fn begin_note(&self, bytes: usize) -> Result<Append<'_>, BeginError> {
+        self.begin_as(bytes, Use::Notes)
+    }
+
+    /// The same for entries that free room, such as a floor: they may use what is kept for
+    /// them when there is no other room. Nothing else may be put here.
+    ///
+    /// # Errors
+    /// Says why nothing can be appended now, or ever.
+    pub fn begin_freeing(&self, bytes: usize) -> Result<Append<'_>, BeginError> {
+        self.begin_as(bytes, Use::Freeing)
+    }
+
+    fn begin_as(&self, bytes: usize, to: Use) -> Result<Append<'_>, BeginError> {
         let inner = &self.inner;
         if bytes > inner.append_bytes_max {
             return Err(BeginError::TooLarge { bytes, max: inner.append_bytes_max });
@@ -338,20 +369,21 @@ impl Journal {
         if let Some(failure) = inner.marks.failure() {
             return Err(failure.into());
         }
-        if inner.full.load(Ordering::Acquire) {
+        if inner.blocked.load(Ordering::Acquire) {
             inner.marks.kick();
             return Err(BeginError::Full);
         }
+        let (mut gather, from_reserve) = inner.admit(bytes, to)?;
         let unsealed = inner.unsealed.load(Ordering::Acquire);
-        let mut gather = lock(&inner.gather);
         let waiting = gather.waiting_bytes() as u64;
         let flushed = Position(inner.flushed_position.load(Ordering::Acquire));
         if waiting + bytes as u64 > inner.options.waiting_bytes_max.max(bytes) as u64
-            || unsealed > inner.options.unsealed_bytes_max
+            || (unsealed > inner.options.unsealed_bytes_max && to != Use::Freeing)
             || gather.next_position().distance(flushed) > GIVEN_POSITIONS_MAX
         {
             return Err(BeginError::Busy { waiting: waiting.max(unsealed) });
         }
+        gather.set_freeing(from_reserve);
         gather.make_room(bytes);
         let start = gather.mark();
         Ok(Append { inner, gather, start, bytes_max: bytes, finished: false })
@@ -373,9 +405,10 @@ impl Journal {
         self.inner.flush_written();
     }
 
-    /// Whether the disk was full when it was last tried, so that waiting may be in vain.
-    pub fn is_full(&self) -> bool {
-        self.inner.full.load(Ordering::Acquire)
+    /// Whether the disk refused what was let in when it was last tried, so that waiting for it
+    /// may take for ever.
+    pub fn is_blocked(&self) -> bool {
+        self.inner.blocked.load(Ordering::Acquire)
     }
 
     /// Why the journal takes no more appends, if so.
@@ -564,12 +597,14 @@ impl Journal {
     pub fn wants_keeping(&self) -> bool {
         let inner = &self.inner;
         inner.unsealed.load(Ordering::Relaxed) >= inner.options.seal_bytes
+            || inner.is_stuck()
             || inner.prepare.as_ref().is_some_and(|prepare| prepare.is_due())
     }
 
     /// Says that something died, so that the collector looks again.
     pub fn note_dead(&self) {
         self.inner.dead.store(true, Ordering::Release);
+        self.inner.admission.note_dead();
     }
 
     /// What it has done, and how large it is.
@@ -592,7 +627,8 @@ impl Journal {
             segments: segments.len() as u64,
             segment_bytes: segments.iter().map(|segment| segment.meta().bytes).sum(),
             recovery_waiting: inner.pool.waiting() as u64,
-            full: inner.full.load(Ordering::Acquire),
+            full: inner.is_full(),
+            blocked: inner.blocked.load(Ordering::Acquire),
             time_steps_back,
         }
     }

@@ -26,6 +26,12 @@ use crate::tail::TailFrame;
 /// Bytes of a segment after which it is looked again whether the log has room ahead.
 const PREPARE_STEP_BYTES: u64 = 8 * 1024 * 1024;
 
+/// The blob that only holds room, to be given up when there is no other.
+pub(crate) const BALLAST_NAME: &str = "reserve";
+
+/// The share of the reserve that it holds: one in so many.
+const BALLAST_SHARE: u64 = 4;
+
 /// Why keeping did not get done. The store is as it was and goes on; it is tried again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,6 +56,19 @@ pub enum KeepError {
     Full,
 }
 
+impl KeepError {
+    /// Whether it was for want of room.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Blobs(error) | Self::Manifest(OpenError::Blobs(error)) => {
+                matches!(error, BlobError::Full)
+            }
+            Self::Full => true,
+            _ => false,
+        }
+    }
+}
+
 /// What [`Journal::keep`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
@@ -66,26 +85,18 @@ impl Journal {
     /// Says what could not be done; nothing is lost by it.
     pub fn keep(&self, state: &dyn State, now: Timestamp) -> Result<Kept, KeepError> {
         let inner = &*self.inner;
-        inner.prepare_room();
-        if inner.full.load(Ordering::Acquire) || inner.marks.flushed() < inner.marks.written() {
-            inner.flush_written();
+        let kept = inner.keep(state, now);
+        // Nothing goes before the manifest that lets it go has its copy.
+        let has_copy = lock(&inner.unneeded).is_empty();
+        if has_copy && !matches!(&kept, Err(error) if error.is_full()) {
+            inner.hold_ballast();
+            return kept;
         }
-        inner.copy_manifest()?;
-        let mut kept = Kept::default();
-        if inner.is_seal_due() {
-            inner.seal(state, now)?;
-            kept.sealed = true;
+        // What frees room needs a little itself.
+        if !inner.drop_ballast() {
+            return kept;
         }
-        if inner.dead.swap(false, Ordering::AcqRel) {
-            let collected = inner.collect(state, now);
-            // There may be more to do; and what failed is tried again.
-            if !matches!(collected, Ok(false)) {
-                inner.dead.store(true, Ordering::Release);
-            }
-            kept.collected = collected?;
-        }
-        inner.evict(state);
-        Ok(kept)
+        inner.keep(state, now)
     }
 
     /// Writes everything in memory out as a segment, with a checkpoint, now.
@@ -115,20 +126,71 @@ impl Journal {
     /// When the last manifest could not be written: the next opening will replay more.
     pub fn close(&self) -> Result<(), KeepError> {
         let inner = &self.inner;
-        let result = inner.flush_all().and_then(|()| inner.store_clean_manifest());
+        let end = || inner.flush_all().and_then(|()| inner.store_clean_manifest());
+        let mut result = end();
+        if matches!(&result, Err(error) if error.is_full()) && inner.drop_ballast() {
+            result = end();
+        }
         self.stop();
         result
     }
 }
 
 impl Inner {
-    /// Makes room for the log ahead of need, so that no append has to wait for it.
-    fn prepare_room(&self) {
-        if let Some(prepare) = &self.prepare
-            && let Err(error) = prepare.prepare()
-        {
-            tracing::warn!(%error, "cannot make room for the log ahead of need");
+    fn keep(&self, state: &dyn State, now: Timestamp) -> Result<Kept, KeepError> {
+        self.prepare_room();
+        if self.is_stuck() {
+            self.give_spare_room();
         }
+        if self.blocked.load(Ordering::Acquire) || self.marks.flushed() < self.marks.written() {
+            self.flush_written();
+        }
+        self.copy_manifest()?;
+        let mut kept = Kept::default();
+        if self.is_seal_due() || self.is_seal_of_use() {
+            self.seal(state, now)?;
+            kept.sealed = true;
+        }
+        // Each piece leaves one segment without anything dead.
+        for _ in 0..=self.segments().len() {
+            if !self.dead.swap(false, Ordering::AcqRel) {
+                break;
+            }
+            let collected = self.collect(state, now);
+            // There may be more to do; and what failed is tried again.
+            if !matches!(collected, Ok(false)) {
+                self.dead.store(true, Ordering::Release);
+            }
+            kept.collected |= collected?;
+            // Somebody waits for the room; else the next turn is soon enough.
+            if !self.is_tight() {
+                break;
+            }
+        }
+        self.look_for_room();
+        self.evict(state);
+        Ok(kept)
+    }
+
+    /// Holds a little room for the manifests that say what may go.
+    fn hold_ballast(&self) {
+        if self.ballast.load(Ordering::Relaxed) || self.is_stuck() {
+            return;
+        }
+        let bytes = vec![0; (self.options.reserve_bytes / BALLAST_SHARE) as usize];
+        match self.blobs.put(BALLAST_NAME, &bytes) {
+            Ok(_) => self.ballast.store(true, Ordering::Relaxed),
+            Err(error) => tracing::debug!(%error, "no room to hold by yet"),
+        }
+    }
+
+    /// Gives it up; tells whether there was any.
+    fn drop_ballast(&self) -> bool {
+        let held = self.ballast.swap(false, Ordering::Relaxed);
+        if held {
+            delete(&*self.blobs, BALLAST_NAME);
+        }
+        held
     }
 
     /// Whether enough has gathered in memory that it should be written out.
@@ -256,7 +318,7 @@ impl Inner {
         self.flush_written();
         match self.marks.failure() {
             Some(failure) => Err(failure.into()),
-            None if self.full.load(Ordering::Acquire) => Err(KeepError::Full),
+            None if self.blocked.load(Ordering::Acquire) => Err(KeepError::Full),
             None => Ok(()),
         }
     }

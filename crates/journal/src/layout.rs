@@ -24,6 +24,7 @@ use crate::{
     log::LogError,
     manifest::Manifest,
     open::{Parts, refuse_remains},
+    open_files::OPEN_FILES_MAX,
 };
 
 /// The folder of the log, inside the store's.
@@ -42,12 +43,15 @@ pub struct Folder {
     pub path: PathBuf,
     /// How large the files of its log are.
     pub log: FileLogOptions,
+    /// Most files of segments that are open at the same time.
+    pub open_files_max: usize,
 }
 
 impl Folder {
     /// A store in this folder, with files of the usual size.
     pub fn new(fs: Arc<dyn Fs>, path: impl Into<PathBuf>) -> Self {
-        Self { fs, path: path.into(), log: FileLogOptions::default() }
+        let log = FileLogOptions::default();
+        Self { fs, path: path.into(), log, open_files_max: OPEN_FILES_MAX }
     }
 
     /// The parts to open a journal with. The folder is locked until the journal is gone.
@@ -60,7 +64,8 @@ impl Folder {
         monotonic: Monotonic,
         flusher_thread: bool,
     ) -> Result<Parts, OpenError> {
-        let blobs = DirBlobs::new(Arc::clone(&self.fs), self.blobs_path());
+        let (fs, path) = (Arc::clone(&self.fs), self.blobs_path());
+        let blobs = DirBlobs::with_open_files(fs, path, self.open_files_max);
         // Where nobody ever took the lock, not even that is left behind.
         if !self.fs.exists(&self.path.join(LOCK_NAME)).unwrap_or(true) {
             self.refuse_remains(&blobs)?;

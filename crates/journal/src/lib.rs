@@ -7,6 +7,7 @@
 //!
 //! It knows topics as numbers only; what a topic may do is the broker's.
 
+mod admission;
 pub mod blobs;
 mod buffers;
 mod checkpoint;
@@ -31,6 +32,7 @@ mod manifest;
 mod marks;
 pub mod memory;
 mod open;
+mod open_files;
 mod options;
 mod orphans;
 mod pages;
@@ -54,6 +56,7 @@ pub use keeper::{KeepError, Kept};
 pub use log::Lsn;
 pub use manifest::{Jump, MANIFEST_VERSION, Manifest};
 pub use open::{Opened, Parts};
+pub use open_files::OPEN_FILES_MAX;
 pub use options::JournalOptions;
 pub use pool::Pending;
 pub use rehearse::rehearse;

@@ -177,6 +177,11 @@ pub trait LogWriter: Send + fmt::Debug {
         self.append(at, frame)?;
         self.flush()
     }
+    /// Appends a frame whose entries free room, flushed: it may use the room that is kept for
+    /// such frames when there is no other.
+    fn append_freeing(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
+        self.append_flushed(at, frame)
+    }
     /// Says that frames below are no longer needed, and gives their room back.
     ///
     /// The caller has recorded `below` as its [`Floor`], durably, before it calls: a log
@@ -188,17 +193,37 @@ pub trait LogWriter: Send + fmt::Debug {
     fn preparer(&self) -> Option<Arc<dyn Prepare>>;
 }
 
-/// Makes room ahead of need, so that the writer does not wait for it.
+/// Knows the room of a log, and makes more ahead of need, so that the writer does not wait for
+/// it.
 pub trait Prepare: Send + Sync + fmt::Debug {
-    /// Makes room if there is too little; says whether it did. Call it now and then, from
-    /// one thread; when nothing is to be done it costs next to nothing. An error leaves
-    /// the log as it was, and the writer will make its room itself.
+    /// Makes room if there is too little and the disk still has `keep_free` bytes after it; says
+    /// whether it did. Call it now and then, from one thread; when nothing is to be done
+    /// it costs next to nothing. An error leaves the log as it was.
     ///
     /// Does nothing once the writer is gone. While a call is running, dropping the
     /// writer does not free the log; it ends soon after.
-    fn prepare(&self) -> io::Result<bool>;
+    fn prepare(&self, keep_free: u64) -> io::Result<bool>;
     /// Whether the writer has just taken the last room there was.
     fn is_due(&self) -> bool;
+    /// Bytes that can surely be written next, block by block: a quick look.
+    fn left(&self) -> u64;
+    /// Bytes of the files that the writer has to make to write these frames, in this order;
+    /// zero if they fit those that are there.
+    fn growth(&self, frames: &mut dyn Iterator<Item = Wanted>) -> u64;
+    /// Gives room back to the disk that no frame is in, but for a little.
+    fn shrink(&self);
+    /// Bytes that the disk has left, beside those of a file that is being made; `u64::MAX` if
+    /// that cannot be told.
+    fn free_bytes(&self) -> u64;
+}
+
+/// A frame that is to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// Its bytes.
+    pub bytes: usize,
+    /// Whether it may use the room that is kept for frames that free some.
+    pub freeing: bool,
 }
 
 /// Why nothing was appended, flushed or trimmed, or why nobody knows.
@@ -216,6 +241,10 @@ pub enum AppendError {
     /// again at the same place.
     #[error("no room left for the log; free some and try again")]
     Full,
+    /// There is no file descriptor for another file of the log. Nothing was appended; the same or
+    /// another frame may be tried again at the same place.
+    #[error("the log cannot take more room now: {0}; it is tried again")]
+    Held(#[source] io::Error),
     /// The frame can never be appended to this log. Nothing was changed.
     #[error("a frame may have at most {max} bytes; split it")]
     TooLarge {

@@ -17,9 +17,6 @@ use gapless_core::Durability;
 use crate::error::Failure;
 use crate::log::Lsn;
 
-/// How long a full disk is left alone before the same frames are tried again.
-const FULL_RETRY: Duration = Duration::from_millis(20);
-
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -41,6 +38,8 @@ pub(crate) struct Marks {
     turns: Condvar,
     /// The flusher's thread waits here for work.
     kicks: Condvar,
+    /// How long a full disk is left alone.
+    full_retry: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -55,9 +54,19 @@ struct Waiting {
     parked: VecDeque<(Lsn, Durability, Thread)>,
     kicked: bool,
     failure: Option<Failure>,
+    /// Those who wait for a frame up to this one are not kept waiting.
+    given_up: Lsn,
     wakers: Vec<(Lsn, Durability, Waker)>,
     /// Those who wait for room to append.
     room: Vec<Waker>,
+}
+
+impl Waiting {
+    /// Why waiting for a frame that is not written yet makes no sense, if so.
+    fn end_of(&self, lsn: Lsn) -> Option<Failure> {
+        let given_up = || (lsn <= self.given_up).then_some(Failure::Unwritten);
+        self.failure.clone().or_else(given_up)
+    }
 }
 
 /// Locks a mutex whose data is whole even if a holder panicked: no code between lock and
@@ -67,6 +76,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Marks {
+    pub(crate) fn new(full_retry: Duration) -> Self {
+        Self { full_retry, ..Self::default() }
+    }
+
     /// Begins where the log stands at opening: all of that is flushed.
     pub(crate) fn start(&self, through: Lsn) {
         self.written.store(through.0, Ordering::Release);
@@ -137,6 +150,17 @@ impl Marks {
         wakers.into_iter().chain(room).for_each(Waker::wake);
     }
 
+    /// Tells those who wait for frames through `last` that these are not written, and that
+    /// nobody knows when they will be.
+    pub(crate) fn give_up(&self, last: Lsn) {
+        let mut waiting = lock(&self.waiting);
+        waiting.given_up = waiting.given_up.max(last);
+        let wakers: Vec<Waker> = waiting.wakers.drain(..).map(|(_, _, waker)| waker).collect();
+        waiting.parked.drain(..).for_each(|(_, _, thread)| thread.unpark());
+        drop(waiting);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     /// Asks whether the wait is over, and leaves `waker` if not. `again` says that the same
     /// waiter asked before.
     pub(crate) fn poll(
@@ -154,8 +178,8 @@ impl Marks {
         if reached >= wanted {
             return Some(Ok(reached));
         }
-        if let Some(failure) = &waiting.failure {
-            return Some(Err(failure.clone()));
+        if let Some(failure) = waiting.end_of(lsn) {
+            return Some(Err(failure));
         }
         // A ticket that is polled again would otherwise be here many times.
         let same = |(at, to, by): &(Lsn, Durability, Waker)| {
@@ -185,8 +209,8 @@ impl Marks {
             if reached >= wanted {
                 return Ok(reached);
             }
-            if let Some(failure) = &waiting.failure {
-                return Err(failure.clone());
+            if let Some(failure) = waiting.end_of(lsn) {
+                return Err(failure);
             }
             if waiting.leading {
                 waiting.parked.push_back((lsn, wanted, me.clone()));
@@ -199,7 +223,7 @@ impl Marks {
                 }
                 continue;
             }
-            waiting = self.lead(waiting, &turn, FULL_RETRY).0;
+            waiting = self.lead(waiting, &turn, self.full_retry).0;
         }
     }
 
@@ -243,7 +267,7 @@ impl Marks {
             }
             waiting.kicked = false;
             let turned;
-            (waiting, turned) = self.lead(waiting, &turn, FULL_RETRY);
+            (waiting, turned) = self.lead(waiting, &turn, self.full_retry);
             waiting.kicked |= turned != Turn::Done;
         }
     }

@@ -11,12 +11,14 @@ use bytes::Bytes;
 use gapless_core::openings::Openings;
 use gapless_core::{Entry, EntryKind, Epoch, Position, Timestamp};
 
+use crate::admission::Admission;
 use crate::blobs::{BlobError, Blobs};
 use crate::checkpoint::Checkpoint;
 use crate::error::{OpenError, ReadError};
 use crate::frame::{FrameMarks, Secret};
 use crate::gather::Gather;
 use crate::journal::{Inner, Journal, Monotonic, Stats, append_bytes_max};
+use crate::keeper::BALLAST_NAME;
 use crate::log::{Floor, Log, LogError, LogReader, Lsn, Stop, TakeOver, Torn};
 use crate::manifest::{CHECKPOINT_PREFIX, DAMAGED_PREFIX, Jump, Manifest, SEGMENT_PREFIX, delete};
 use crate::marks::Marks;
@@ -168,14 +170,14 @@ impl Journal {
         manifest.log_end = taken.next.before();
         // A name is never given twice, also not one of a blob that stays.
         manifest.next_name = manifest.next_name.max(orphans.next_name);
-        let copied = manifest.store(&*blobs)?;
+        let copied = store_in_need(&mut manifest, &*blobs)?;
         opened.foreign = orphans.foreign;
         if copied && !created {
             opened.orphans = orphans.ours;
             opened.orphans.iter().for_each(|name| delete(&*blobs, name));
         }
 
-        let marks = Arc::new(Marks::default());
+        let marks = Arc::new(Marks::new(options.full_retry));
         marks.start(taken.next.before());
         let frame_bytes = options.frame_bytes.min(taken.writer.frame_bytes_max());
         let gather = Gather::new(frame_bytes, taken.next, next, opened.last_time);
@@ -192,7 +194,10 @@ impl Journal {
             segments: RwLock::new(Arc::new(segments)),
             blobs,
             pool: Pool::new(options.recovery_threads),
-            full: AtomicBool::new(false),
+            admission: Admission::new(),
+            blocked: AtomicBool::new(false),
+            blocked_tries: AtomicU64::new(0),
+            ballast: AtomicBool::new(false),
             stats: Stats::default(),
             monotonic: parts.monotonic,
             manifest: Mutex::new(manifest),
@@ -207,6 +212,17 @@ impl Journal {
         inner.note_unsealed();
         let flusher = parts.flusher_thread.then(|| spawn_flusher(&inner)).transpose()?;
         Ok((Self { inner, flusher: Mutex::new(flusher) }, opened))
+    }
+}
+
+/// Stores a manifest; on a full disk in the room that is kept for it.
+fn store_in_need(manifest: &mut Manifest, blobs: &dyn Blobs) -> Result<bool, OpenError> {
+    match manifest.store(blobs) {
+        Err(OpenError::Blobs(BlobError::Full)) => {
+            blobs.delete(BALLAST_NAME)?;
+            manifest.store(blobs)
+        }
+        stored => stored,
     }
 }
 

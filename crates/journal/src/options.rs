@@ -1,5 +1,7 @@
 //! Every maximum of a journal, with its unit and its reason.
 
+use std::time::Duration;
+
 /// Sizes of a journal. The defaults suit a server; tests make them small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalOptions {
@@ -16,6 +18,12 @@ pub struct JournalOptions {
     pub tail_bytes: u64,
     /// Bytes in memory that are in no segment yet past which appends are told to wait.
     pub unsealed_bytes_max: u64,
+    /// Bytes of the disk that messages may not fill: checkpoints and manifests need them, and so
+    /// does everything that frees room.
+    pub reserve_bytes: u64,
+    /// How long a disk that refuses what was let in is left alone before the same frames are tried
+    /// again.
+    pub full_retry: Duration,
     /// Bytes of a block, the unit in which a segment is read and indexed.
     pub block_bytes: usize,
     /// Bytes up to which neighbouring small segments are merged into one.
@@ -36,6 +44,8 @@ impl Default for JournalOptions {
             seal_bytes: 64 * 1024 * 1024,
             tail_bytes: 64 * 1024 * 1024,
             unsealed_bytes_max: 256 * 1024 * 1024,
+            reserve_bytes: 4 * 1024 * 1024,
+            full_retry: Duration::from_millis(20),
             block_bytes: 128 * 1024,
             merged_bytes_max: 256 * 1024 * 1024,
             dead_percent: 50,
@@ -54,6 +64,8 @@ impl JournalOptions {
             seal_bytes: 64 * 1024,
             tail_bytes: 16 * 1024,
             unsealed_bytes_max: 256 * 1024,
+            reserve_bytes: 16 * 1024,
+            full_retry: Duration::from_millis(1),
             block_bytes: 2 * 1024,
             merged_bytes_max: 256 * 1024,
             dead_percent: 50,

@@ -7,7 +7,6 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
 
 use common::*;
 use gapless_core::{EntryHeader, EntryKind, Message, RecordsBuilder, Seq, TopicId};
@@ -208,100 +207,6 @@ fn failed_write_poisons_too() {
     assert!(store.journal.failure().is_some());
     store.abandon();
     assert!(open(&fs).seqs(1).len() >= 5);
-}
-
-#[test]
-fn full_disk_refuses_and_goes_on_by_itself_without_loss() {
-    let fs = FaultyFs::new(4);
-    let store = open(&fs);
-    store.fill(1, 3, 100);
-    fs.set_capacity(Some(fs.used_bytes() + 50_000));
-    let mut accepted = 3;
-    let mut waiting = Vec::new();
-    loop {
-        match store.append(&one(1, 5000), FLUSHED, FLUSHED) {
-            Ok((ticket, _)) => {
-                accepted += 1;
-                waiting.push(ticket);
-                store.journal.turn();
-            }
-            Err(error) => {
-                assert_eq!(error, BeginError::Full);
-                break;
-            }
-        }
-        assert!(accepted < 1000, "the disk was never full");
-    }
-    assert!(store.journal.stats().full);
-    store.journal.turn();
-    assert_eq!(store.journal.begin(10).err(), Some(BeginError::Full));
-    let sealed = store.journal.seal(&*store.topics, store.now);
-    assert!(matches!(sealed, Err(KeepError::Full)), "{sealed:?}");
-    fs.set_capacity(None);
-    store.keep();
-    assert!(waiting.into_iter().all(|ticket| ready(ticket) == Some(Ok(FLUSHED))));
-    store.fill(1, 1, 10);
-    let expected: Vec<u64> = (1..=accepted + 1).collect();
-    assert_eq!(store.seqs(1), expected);
-    store.abandon();
-    fs.crash(CrashKind::Power);
-    assert_eq!(open(&fs).seqs(1), expected);
-}
-
-#[test]
-fn blocked_publishers_do_not_spin_on_a_full_disk_and_go_on_when_there_is_room() {
-    let fs = FaultyFs::new(5);
-    for flusher_thread in [false, true] {
-        let folder = folder_on(Arc::new(fs.clone()), &root().join(flusher_thread.to_string()));
-        let store = try_open_with(&folder, JournalOptions::small(), flusher_thread).unwrap();
-        store.fill(1, 1, 10);
-        // What is in the files already can be written; the next file cannot be made.
-        fs.set_capacity(Some(fs.used_bytes()));
-        let mut tickets = Vec::new();
-        while let Ok((ticket, _)) = store.append(&one(1, 6000), FLUSHED, FLUSHED) {
-            tickets.push(ticket);
-            store.journal.turn();
-        }
-        let blocked = tickets.split_off(tickets.len() - 1);
-        assert_eq!(store.journal.begin(10).err(), Some(BeginError::Full));
-        let writes = fs.writes();
-        std::thread::scope(|scope| {
-            let waits: Vec<_> =
-                blocked.into_iter().map(|ticket| scope.spawn(move || ticket.wait())).collect();
-            // Each try is a few writes, and there are at most fifty tries in a second.
-            let began = std::time::Instant::now();
-            while began.elapsed() < Duration::from_millis(200) {
-                std::thread::park_timeout(Duration::from_millis(50));
-            }
-            let tries = fs.writes() - writes;
-            assert!(tries < 200, "{tries} writes in a fifth of a second");
-            fs.set_capacity(None);
-            for wait in waits {
-                assert_eq!(wait.join().unwrap(), Ok(FLUSHED));
-            }
-        });
-        assert!(tickets.into_iter().all(|ticket| block_on(ticket) == Ok(FLUSHED)));
-        store.close();
-    }
-}
-
-#[test]
-fn close_on_a_full_disk_says_that_not_all_is_kept() {
-    let fs = FaultyFs::new(6);
-    let store = open(&fs);
-    store.fill(1, 1, 10);
-    fs.set_capacity(Some(fs.used_bytes()));
-    let mut accepted = 1;
-    while store.append(&one(1, 6000), FLUSHED, MEMORY).is_ok() {
-        accepted += 1;
-        store.journal.turn();
-    }
-    assert!(matches!(store.journal.close(), Err(KeepError::Full)));
-    store.abandon();
-    fs.set_capacity(None);
-    let store = open(&fs);
-    assert!(!store.opened.clean);
-    assert_eq!(store.seqs(1).len(), accepted - 1);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -444,12 +444,12 @@ fn every_refusal_leaves_the_folder_as_it_was_and_positions_do_not_jump() {
             fs.remove(&root().join("log/LOCK")).unwrap();
         }),
         ("a frame damaged", |fs| {
-            let at = first_live(fs);
-            fs.flip_bit(&log_files(fs)[0], at + 100, 0);
+            let (path, at) = first_live(fs);
+            fs.flip_bit(&path, at + 100, 0);
         }),
         ("an entry that cannot be applied", |fs| {
-            let at = first_live(fs);
-            break_entry(fs, at);
+            let (path, at) = first_live(fs);
+            break_entry(fs, &path, at);
         }),
     ];
     for (what, damage) in damages {
@@ -467,23 +467,25 @@ fn every_refusal_leaves_the_folder_as_it_was_and_positions_do_not_jump() {
     }
 }
 
-/// Where in the first log file the first frame is that has to be replayed.
-fn first_live(fs: &FaultyFs) -> u64 {
+/// In which log file, and where in it, the first frame is that has to be replayed.
+fn first_live(fs: &FaultyFs) -> (PathBuf, u64) {
     let store = DirBlobs::new(Arc::new(fs.clone()), root().join("blobs"));
     let from = Manifest::newest(&store).expect("read").expect("a manifest").replay_from.0;
-    let bytes = fs.dump(&log_files(fs)[0]).expect("a log file");
-    let starts = (0..bytes.len()).step_by(4096);
-    let is_it = |at: &usize| {
-        bytes[*at..].starts_with(b"gaplessF") && bytes[at + 24..at + 32] == from.to_le_bytes()
+    let within = |path: PathBuf| {
+        let bytes = fs.dump(&path).expect("a log file");
+        let starts = (0..bytes.len()).step_by(4096);
+        let is_it = |at: &usize| {
+            bytes[*at..].starts_with(b"gaplessF") && bytes[at + 24..at + 32] == from.to_le_bytes()
+        };
+        starts.rev().find(is_it).map(|at| (path, at as u64))
     };
-    starts.rev().find(is_it).expect("it is in the first file") as u64
+    log_files(fs).into_iter().find_map(within).expect("it is in one of them")
 }
 
 /// Gives the first entry of a frame another seq, with checksums that fit; the frames behind
 /// it no longer link to it, so it is the last one.
-fn break_entry(fs: &FaultyFs, at: u64) {
-    let path = log_files(fs).remove(0);
-    let bytes = fs.dump(&path).expect("a log file");
+fn break_entry(fs: &FaultyFs, path: &Path, at: u64) {
+    let bytes = fs.dump(path).expect("a log file");
     let at = at as usize;
     let length = bytes[at + 20..at + 24].try_into().expect("four bytes");
     let length = u32::from_le_bytes(length) as usize;
@@ -495,7 +497,7 @@ fn break_entry(fs: &FaultyFs, at: u64) {
     frame[16..20].copy_from_slice(&payload.to_le_bytes());
     let head = gapless_journal::checksum(&[&frame[..12], &frame[16..64]].concat());
     frame[12..16].copy_from_slice(&head.to_le_bytes());
-    fs.overwrite(&path, at as u64, &frame);
+    fs.overwrite(path, at as u64, &frame);
 }
 
 /// Why the store does not open; and not a byte is changed by that.

@@ -80,6 +80,7 @@ errors! {
     105 TimedOut Unknown "no answer came in time: send again with the same message id",
     106 Fenced Unknown "another node owns the journal now: send again to it",
     107 Internal Unknown "a fault that should not be: report it",
+    108 JournalFailed DidNotHappen "a write or flush failed before, and nothing is taken until a restart",
 
     200 BadFrame DidNotHappen "the lengths of a frame disagree; the connection ends",
     201 FrameTooLarge DidNotHappen "a frame is larger than the welcome allows; the connection ends",
@@ -176,6 +177,7 @@ mod tests {
             PubSubError::Poisoned,
             PubSubError::StorageFull,
             PubSubError::Unavailable,
+            PubSubError::JournalFailed,
             PubSubError::TimedOut,
             PubSubError::Fenced,
             PubSubError::Internal(alloc::string::String::new()),

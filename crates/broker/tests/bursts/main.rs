@@ -113,7 +113,7 @@ impl Store {
         drop(broker);
         let fs = Arc::new(self.world.fs.clone());
         let options = &self.world.options;
-        let folder = Folder { fs, path: options.folder.clone(), log: options.log };
+        let folder = Folder { log: options.log, ..Folder::new(fs, &options.folder) };
         rehearse(&folder).expect("the replay goes through");
         let broker = self.world.open();
         let now = self.world.clock.now().0;

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use crate::Budget;
 use crate::sockets::WRITE_TIMEOUT;
+use crate::{Budget, Connections};
 
 /// Limits of the HTTP door.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
     /// Most connections at the same time.
     pub connections_max: usize,
+    /// Most connections of all doors that share it.
+    pub connections: Connections,
     /// Most streams (SSE, WebSocket, long polls) at the same time.
     pub streams_max: usize,
     /// Most bytes of a request's body.
@@ -50,6 +52,7 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             connections_max: 20_000,
+            connections: Connections::default(),
             streams_max: 15_000,
             body_bytes_max: 16 * 1024 * 1024,
             head_bytes_max: 64 * 1024,

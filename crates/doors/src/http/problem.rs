@@ -278,6 +278,7 @@ fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::NotStarted
         | ErrorCode::Stopped
         | ErrorCode::Poisoned
+        | ErrorCode::JournalFailed
         | ErrorCode::Unavailable
         | ErrorCode::Fenced
         | ErrorCode::PartitionDrop

@@ -32,7 +32,7 @@ use crate::http::outgoing::Outgoing;
 use crate::http::page::Sampler;
 use crate::http::problem::Problem;
 use crate::http::topics;
-use crate::http::wire::{Io, Wire};
+use crate::http::wire::{self, Io, Wire};
 use crate::http::{
     atomic, durable, follow, groups, health, messages, metrics, origin, page, problem, source,
 };
@@ -301,15 +301,20 @@ async fn accept(
             () = &mut closed => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    // Past the limit the connection is closed at once: it costs nothing.
-                    if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
+                    let permit = Arc::clone(&permits).try_acquire_owned().ok();
+                    let place = options.connections.enter();
+                    if let (Some(permit), Some(place)) = (permit, place) {
                         let (options, paths) = (Arc::clone(&options), Arc::clone(&paths));
                         let closing = closing.clone();
                         let counted = Counted::new(&count);
                         connections.spawn(async move {
                             serve(options, paths, closing, (stream, Peer(peer))).await;
-                            drop((permit, counted));
+                            drop((permit, place, counted));
                         });
+                    } else {
+                        // It is told and closed at once: that costs nothing.
+                        let why = "the server has all the connections it may have";
+                        wire::refuse(&stream, &Problem::new(ErrorCode::TooManyConnections, why));
                     }
                 }
                 Err(error) => {

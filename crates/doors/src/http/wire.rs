@@ -293,6 +293,12 @@ fn unescaped(head: &[u8]) -> u32 {
     u32::from(address[at]) << 24 | (at as u32 + 1)
 }
 
+/// Says why a connection is not served, to one that has said nothing yet.
+pub(crate) fn refuse(stream: &TcpStream, problem: &Problem) {
+    // Who does not take these few bytes now is not there to read them.
+    let _ = stream.try_write(&last_answer(problem));
+}
+
 /// A problem as the last answer on a connection.
 fn last_answer(problem: &Problem) -> Vec<u8> {
     let body = problem.to_json().to_string();

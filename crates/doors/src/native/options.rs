@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use gapless_protocol::FRAME_BYTES_MAX;
 
-use crate::Budget;
 use crate::sockets::WRITE_TIMEOUT;
+use crate::{Budget, Connections};
 
 /// Limits of the native door.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct NativeOptions {
     pub server_name: String,
     /// Most connections at the same time.
     pub connections_max: usize,
+    /// Most connections of all doors that share it.
+    pub connections: Connections,
     /// Most subscriptions of one connection.
     pub subscriptions_max: u32,
     /// Most bytes of a frame; at most 4 MiB.
@@ -48,6 +50,7 @@ impl Default for NativeOptions {
         Self {
             server_name: "gapless".to_owned(),
             connections_max: 10_000,
+            connections: Connections::default(),
             subscriptions_max: 10_000,
             frame_bytes_max: FRAME_BYTES_MAX,
             in_flight_bytes_max: 16 * 1024 * 1024,

@@ -222,7 +222,8 @@ fn serve(shared: &Arc<Shared>, connections: &mut JoinSet<()>, stream: Stream, ad
     let session = shared.sessions.new_session(address, shared.broker.now());
     let number = session.number;
     let mut sessions = shared.sessions();
-    let too_many = sessions.len() >= shared.options.connections_max;
+    let place = shared.options.connections.enter();
+    let too_many = place.is_none() || sessions.len() >= shared.options.connections_max;
     if !too_many {
         sessions.insert(number, Arc::clone(&session));
     }
@@ -234,5 +235,6 @@ fn serve(shared: &Arc<Shared>, connections: &mut JoinSet<()>, stream: Stream, ad
         connection.run().await;
         shared.sessions().remove(&number);
         drop(counted);
+        drop(place);
     });
 }

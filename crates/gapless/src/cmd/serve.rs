@@ -8,9 +8,9 @@ use clap::Args;
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
 use gapless_core::job::leader::Limits;
-use gapless_doors::Budget;
 use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
 use gapless_doors::native::{NativeDoor, NativeOptions};
+use gapless_doors::{Budget, Connections};
 use gapless_jobs::{Leader, LeaderOptions};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
@@ -65,32 +65,72 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
         config.set("http.listen", address.clone(), Source::Flag)?;
     }
     permissions::apply(&config)?;
-    raise_open_files();
+    let open_files = raise_open_files();
     let runtime = gapless_doors::runtime()?;
-    runtime.block_on(serve(&config, out))
+    runtime.block_on(serve(&config, open_files, out))
 }
 
 /// Takes as many open files as the system allows this process: connections and segments are
-/// files, and the usual limit of a shell, 1,024, is for programs that use `select`.
-fn raise_open_files() {
-    #[cfg(unix)]
-    {
-        use rustix::process::{Resource, getrlimit, setrlimit};
-        let mut limit = getrlimit(Resource::Nofile);
-        let before = std::mem::replace(&mut limit.current, limit.maximum);
-        match setrlimit(Resource::Nofile, limit) {
-            Ok(()) => tracing::debug!(?before, now = ?limit.current, "open files"),
-            Err(error) => tracing::warn!(%error, ?before, "the limit of open files stays"),
-        }
+/// files, and the usual limit of a shell, 1,024, is for programs that use `select`. Tells how
+/// many there may be, if that is limited.
+fn raise_open_files() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let before = std::mem::replace(&mut limit.current, limit.maximum);
+    match setrlimit(Resource::Nofile, limit) {
+        Ok(()) => tracing::debug!(?before, now = ?limit.current, "open files"),
+        Err(error) => tracing::warn!(%error, ?before, "the limit of open files stays"),
+    }
+    getrlimit(Resource::Nofile).current
+}
+
+/// How open files are shared out between connections and the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OpenFiles {
+    /// Connections of all doors.
+    connections: usize,
+    /// Segments that are read.
+    segments: usize,
+}
+
+impl OpenFiles {
+    /// What the process needs beside connections and segments: the files of the log, those
+    /// being written, spare ones, listeners, the runtime's own, and connections that are being
+    /// refused.
+    const OTHERS: u64 = 64;
+
+    /// An eighth is for segments, up to the most that are ever of use.
+    fn within(limit: Option<u64>) -> Self {
+        let limit = limit.unwrap_or(u64::MAX).saturating_sub(Self::OTHERS);
+        let segments = (limit / 8).clamp(2, gapless_journal::OPEN_FILES_MAX as u64);
+        let connections = limit.saturating_sub(segments).max(1);
+        let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        Self { connections: size(connections), segments: size(segments) }
     }
 }
 
-async fn serve(config: &Config, out: &mut Output) -> Done {
-    let (options, memory) = (broker_options(config)?, memory_budget(config)?);
-    let native = native_options(config, &memory)?;
-    let http_options = http_options(config, &memory)?;
+async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Done {
+    let (mut options, memory) = (broker_options(config)?, memory_budget(config)?);
+    let mut native = native_options(config, &memory)?;
+    let mut http_options = http_options(config, &memory)?;
     check_addresses(config)?;
     leader_options(config)?;
+    let shares = OpenFiles::within(open_files);
+    let wanted = native.connections_max.saturating_add(http_options.connections_max);
+    if shares.connections < wanted {
+        let connections = shares.connections;
+        tracing::warn!(
+            ?open_files,
+            connections,
+            wanted,
+            "fewer connections are possible than configured: raise the limit of open files"
+        );
+    } else {
+        tracing::info!(?open_files, connections = wanted, "connections are bounded");
+    }
+    options.open_files_max = shares.segments;
+    native.connections = Connections::at_most(shares.connections);
+    http_options.connections = native.connections.clone();
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // door before it too, so that whoever asks is told that the store is being opened.
@@ -434,6 +474,18 @@ mod tests {
         for flag in ["native.frame_bytes_max=1", "native.frame_bytes_max=99999999"] {
             assert!(native_options(&config(&[flag]), &Budget::default()).is_err());
         }
+    }
+
+    #[test]
+    fn h5_connections_leave_the_store_its_open_files() {
+        let within = |limit| {
+            let OpenFiles { connections, segments } = OpenFiles::within(limit);
+            (connections, segments)
+        };
+        assert_eq!(within(None).1, gapless_journal::OPEN_FILES_MAX);
+        assert_eq!(within(Some(1024)), (1024 - 64 - 120, 120));
+        assert_eq!(within(Some(20_000)), (20_000 - 64 - 128, 128));
+        assert_eq!(within(Some(10)), (1, 2), "a server that can hardly live still serves one");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `gapless serve`: it tells where it listens, ends cleanly, and refuses what cannot be.
 
-use crate::support::{Running, Server, alone, gapless, run};
+use crate::support::{DEADLINE, Running, Server, alone, gapless, run};
 
 #[test]
 fn a_server_says_where_it_is_and_ends_cleanly() {
@@ -232,4 +232,41 @@ fn m4_a_folder_that_others_may_read_is_left_and_warned_about() {
     assert_eq!(again.wait(), Some(0));
     let mode = std::fs::metadata(server.data()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o755);
+}
+
+/// A server that may have only so many files open, whatever it asks for.
+fn with_few_open_files(folder: &std::path::Path, files: u32) -> (Running, serde_json::Value) {
+    let program = gapless();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]);
+    command.arg(program.get_program()).args(["serve", "--json", "--http", "127.0.0.1:0"]);
+    // Segments of the least size, so that files are needed often.
+    command.args(["--listen", "127.0.0.1:0", "--set", "journal.seal_bytes=1048576"]);
+    command.arg("--data").arg(folder).stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut server = Running::start(&mut command);
+    let ready = serde_json::from_str(&server.out.next()).expect("it says where it listens");
+    (server, ready)
+}
+
+#[test]
+fn h5_connections_that_take_every_descriptor_do_not_stop_the_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, ready) = with_few_open_files(folder.path(), 160);
+    let address = ready["native"].as_str().unwrap();
+    let connect = |_| std::net::TcpStream::connect(address).unwrap();
+    let mut held: Vec<_> = (0..70).map(connect).collect();
+    let line = [vec![b'x'; 60_000], vec![b'\n']].concat();
+    let words = ["--server", address, "pub", "t", "--create", "--lines"];
+    run(gapless().args(words).stdin(std::process::Stdio::piped()), Some(&line.repeat(400))).ok();
+    // Those past the limit are refused.
+    held.extend((0..300).map(connect));
+    drop(held);
+    let until = std::time::Instant::now() + DEADLINE;
+    while run(gapless().args(["--server", address, "stats"]), None).code != Some(0) {
+        assert!(std::time::Instant::now() < until, "there is no room again");
+    }
+    run(gapless().args(["--server", address, "pub", "t", "after"]), None).ok();
+    server.signal("INT");
+    assert_eq!(server.wait(), Some(0));
 }

@@ -176,7 +176,7 @@ fn files_are_recycled_and_their_old_frames_never_replayed() {
     let preparer = taken.writer.preparer().expect("files are prepared");
     let mut kept = 1;
     for n in 1..=200 {
-        preparer.prepare().expect("prepare");
+        preparer.prepare(0).expect("prepare");
         append(&mut *taken.writer, "x");
         if n % 5 == 0 {
             taken.writer.flush().expect("flush");
@@ -189,22 +189,22 @@ fn files_are_recycled_and_their_old_frames_never_replayed() {
         }
     }
     drop(taken);
-    assert!(fs.files().len() <= 5, "four and the lock: {:?}", fs.files());
+    assert!(fs.files().len() <= 6, "four, the reserve and the lock: {:?}", fs.files());
     assert_eq!(replayed(&fs, kept), "xxx");
 }
 
 #[test]
 fn opening_reads_only_files_that_can_hold_what_is_needed() {
     // Four frames in each of four files; i is the last one that is not needed. One more file
-    // was made ahead.
+    // was made ahead, and one as the reserve.
     let fs = log_of("abcdefghijklmnop");
     let taken = take_over(&fs, 1).expect("take over");
-    taken.writer.preparer().expect("files are prepared").prepare().expect("prepare");
+    taken.writer.preparer().expect("files are prepared").prepare(0).expect("prepare");
     drop(taken);
     let before = fs.read_bytes();
     assert_eq!(replayed(&fs, 10), "jklmnop");
     // The last frame is read once more: nobody knows that it was flushed.
-    let heads = 5 * HEADER_BYTES as u64;
+    let heads = 6 * HEADER_BYTES as u64;
     assert_eq!(fs.read_bytes() - before, heads + 2 * 4 * BLOCK + BLOCK);
 }
 
@@ -335,7 +335,7 @@ fn full_disk_and_then_room_again_loses_nothing() {
     for _ in 0..3 {
         let full = taken.writer.append(Lsn(5), &frame("e", 1));
         assert!(matches!(full, Err(AppendError::Full)), "{full:?}");
-        let prepare = taken.writer.preparer().expect("preparer").prepare();
+        let prepare = taken.writer.preparer().expect("preparer").prepare(0);
         assert_eq!(prepare.expect_err("full").kind(), ErrorKind::StorageFull);
     }
     assert_eq!(fs.files().len(), 2, "nothing half made is left: {:?}", fs.files());
@@ -524,10 +524,10 @@ fn files_made_ahead_double_up_to_the_maximum() {
     for n in 1..=30 {
         taken.writer.append(Lsn(n), &frame("a", 1)).expect("append");
         let due = preparer.is_due();
-        assert_eq!(preparer.prepare().expect("room"), due, "frame {n}");
+        assert_eq!(preparer.prepare(0).expect("room"), due, "frame {n}");
         assert!(!preparer.is_due(), "a file is free again");
     }
-    assert_eq!(blocks(&fs), [2, 4, 8, 16, 16, 0], "by number, and the lock");
+    assert_eq!(blocks(&fs), [2, 2, 4, 8, 16, 16, 0], "by number, the second as reserve, the lock");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     frame::{BLOCK_BYTES, HEADER_BYTES, Header, Secret, extent},
-    fs::{is_full, is_read_only},
+    fs::{is_full, is_out_of_files, is_read_only},
     log::{AppendError, LogError, LogWriter, Lsn, Prepare},
     pages::Pages,
 };
@@ -37,6 +37,17 @@ pub(super) struct Used {
     pub(super) file: Arc<LogFile>,
     /// The last frame in it; [`Lsn::NONE`] before the first.
     pub(super) last: Lsn,
+    /// It was kept for frames that free room, and takes no others.
+    pub(super) is_reserve: bool,
+}
+
+/// How a frame is written.
+#[derive(Clone, Copy, Default)]
+struct How {
+    /// So that it needs no flush.
+    durable: bool,
+    /// It may use the reserve.
+    freeing: bool,
 }
 
 #[derive(Debug)]
@@ -81,32 +92,45 @@ impl Writer {
         AppendError::Unknown(error)
     }
 
-    /// What an error means that came before anything of a frame was written.
-    fn refuse(&mut self, error: io::Error) -> AppendError {
-        if is_full(&error) {
-            AppendError::Full
-        } else if is_read_only(&error) {
-            AppendError::ReadOnly
-        } else {
-            self.fail(error)
-        }
-    }
-
-    /// The file that has so many bytes left at `self.offset`.
-    fn file_with(&mut self, bytes: u64) -> Result<Arc<LogFile>, AppendError> {
+    /// The file that has so many bytes left at `self.offset`. If there is none for want of room
+    /// or descriptors, the frame can be tried again.
+    fn file_with(&mut self, bytes: u64, freeing: bool) -> Result<Arc<LogFile>, AppendError> {
         if let Some(used) = self.used.back()
             && self.offset + bytes <= used.file.bytes
+            && (freeing || !used.is_reserve)
         {
             return Ok(Arc::clone(&used.file));
         }
-        let file = self.room.take(bytes).map_err(|e| self.refuse(e))?;
+        let reserve = || if freeing { self.room.take_reserve(bytes) } else { None };
+        let (file, is_reserve) = if let Some(file) = self.room.take_free(bytes) {
+            (file, false)
+        } else if let Some(file) = reserve() {
+            (file, true)
+        } else {
+            let made = self.room.make_now(bytes);
+            let file = made.map_err(|error| match () {
+                () if is_full(&error) => AppendError::Full,
+                () if is_out_of_files(&error) => AppendError::Held(error),
+                () if is_read_only(&error) => AppendError::ReadOnly,
+                () => self.fail(error),
+            })?;
+            (file, false)
+        };
         // One that was begun for a frame that then failed, and is too small for this one.
         if let Some(unused) = self.used.pop_back_if(|used| used.last == Lsn::NONE) {
             self.room.give_back(unused.file);
         }
-        self.used.push_back(Used { file: Arc::clone(&file), last: Lsn::NONE });
+        self.used.push_back(Used { file: Arc::clone(&file), last: Lsn::NONE, is_reserve });
         self.offset = 0;
+        self.note_left();
         Ok(file)
+    }
+
+    /// Tells those who ask for room how much is left of the last file.
+    pub(super) fn note_left(&self) {
+        if let Some(used) = self.used.back() {
+            self.room.note_left(used.file.bytes.saturating_sub(self.offset), used.is_reserve);
+        }
     }
 
     /// After a write for which there was no room: a part of the frame may be there, even
@@ -120,8 +144,8 @@ impl Writer {
         }
     }
 
-    /// Writes a frame at its place; `durable`, so that it needs no flush, or not.
-    fn write(&mut self, at: Lsn, frame: &Bytes, durable: bool) -> Result<(), AppendError> {
+    /// Writes a frame at its place.
+    fn write(&mut self, at: Lsn, frame: &Bytes, how: How) -> Result<(), AppendError> {
         self.alive()?;
         self.settle().map_err(|error| self.fail(io::Error::other(error)))?;
         if at != self.next {
@@ -133,7 +157,7 @@ impl Writer {
             _ => return Err(AppendError::TooLarge { max }),
         };
         let bytes = extent(frame.len());
-        let file = self.file_with(bytes)?;
+        let file = self.file_with(bytes, how.freeing)?;
         if self.begun && self.offset > 0 {
             self.begun = false;
             file.file.sync().map_err(|error| self.fail(error))?;
@@ -150,7 +174,7 @@ impl Writer {
         let (head, crc) = header.encode();
         let pad = zeros(bytes - (HEADER_BYTES + frame.len()) as u64);
         let parts: [&[u8]; 3] = [&head, frame, pad];
-        let written = if durable {
+        let written = if how.durable {
             self.pages.clear();
             for part in parts {
                 self.pages.fill(part);
@@ -160,20 +184,29 @@ impl Writer {
             file.file.write_all_at(&parts, self.offset)
         };
         match written {
-            Ok(()) if durable => {}
+            Ok(()) if how.durable => {}
             Ok(()) => {
                 self.begun = self.offset == 0;
                 self.mark_dirty(file);
             }
             Err(error) if is_full(&error) => return Err(self.undo(&file)),
-            Err(error) => return Err(self.refuse(error)),
+            Err(error) if is_read_only(&error) => return Err(AppendError::ReadOnly),
+            Err(error) => return Err(self.fail(error)),
         }
         self.offset += bytes;
         self.link = crc;
         self.next = at.next();
         let used = self.used.back_mut().expect("the file just written is used");
         used.last = at;
+        self.note_left();
         Ok(())
+    }
+
+    fn write_flushed(&mut self, at: Lsn, frame: &Bytes, freeing: bool) -> Result<(), AppendError> {
+        // What was only written before must be flushed too, and a copy must be worth it.
+        let durable = self.dirty.is_empty() && extent(frame.len()) <= AT_ONCE_BYTES_MAX as u64;
+        self.write(at, frame, How { durable, freeing })?;
+        self.flush()
     }
 
     fn mark_dirty(&mut self, file: Arc<LogFile>) {
@@ -204,14 +237,15 @@ impl LogWriter for Writer {
     }
 
     fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
-        self.write(at, frame, false)
+        self.write(at, frame, How::default())
     }
 
     fn append_flushed(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
-        // What was only written before must be flushed too, and a copy must be worth it.
-        let at_once = self.dirty.is_empty() && extent(frame.len()) <= AT_ONCE_BYTES_MAX as u64;
-        self.write(at, frame, at_once)?;
-        self.flush()
+        self.write_flushed(at, frame, false)
+    }
+
+    fn append_freeing(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
+        self.write_flushed(at, frame, true)
     }
 
     fn flush(&mut self) -> Result<(), AppendError> {

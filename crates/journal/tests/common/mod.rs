@@ -261,7 +261,7 @@ impl Store {
 
     fn entry(&self, kind: EntryKind, topic: u64, seq: u64, change: impl FnOnce(&mut Topic)) {
         let mut topics = self.topics.lock();
-        let mut append = self.journal.begin(64).expect("there is room");
+        let mut append = self.journal.begin_freeing(64).expect("there is room");
         let time = append.time(self.now);
         let header =
             EntryHeader { topic: TopicId(topic), seq: Seq(seq), time, ..EntryHeader::new(kind) };

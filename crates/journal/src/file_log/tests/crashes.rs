@@ -144,7 +144,7 @@ impl Life {
             Step::Flush => self.flush().expect("flush"),
             Step::Prepare => {
                 let preparer = self.writer().preparer().expect("preparer");
-                preparer.prepare().expect("prepare");
+                preparer.prepare(0).expect("prepare");
             }
             Step::Trim(quarters) => {
                 let flushed = self.flushed as u64 + 1;
