@@ -72,12 +72,17 @@ test("a page of another origin publishes and follows through kills of the server
   const words = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
   const browser = spawn(chromium, [...words, `--user-data-dir=${profile}`, "--remote-debugging-port=0", origin], {
     stdio: "ignore",
+    detached: true,
   });
+  await once(browser, "spawn");
+  const { pid } = browser;
+  assert.ok(pid);
   after(async () => {
     const ended = once(browser, "exit");
-    browser.kill("SIGKILL");
+    // The browser with all its processes: they write into the profile.
+    process.kill(-pid, "SIGKILL");
     await ended;
-    rmSync(profile, { recursive: true, force: true, maxRetries: 10 });
+    rmSync(profile, { recursive: true, force: true, maxRetries: 50 });
   });
   for (const at of [20, 40]) {
     await until(`${at} messages came`, () => progress >= at || result !== undefined);
