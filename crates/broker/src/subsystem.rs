@@ -5,6 +5,7 @@
 //! it writes is an append like any other, so its state and users' messages can change together.
 
 use gapless_core::{PublishOptions, RejectReason, TopicName, TopicSettings};
+use serde_json::Value;
 
 use crate::broker::Broker;
 use crate::error::TopicError;
@@ -70,6 +71,12 @@ impl Subsystem {
         }
         atomic.system = true;
         self.broker.inner.commit_atomic(atomic, options)
+    }
+
+    /// Says on `$events` that something happened, if anybody listens. `kind` is the rest of the
+    /// subject, such as `job.ended`.
+    pub fn say(&self, kind: &'static str, fields: &[(&str, Value)]) {
+        self.broker.inner.emit(kind, fields);
     }
 
     fn owns(&self, topic: &TopicName) -> bool {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gapless_core::job::JobId;
 use gapless_core::job::multi::Policy;
+use gapless_jobs::manage::ManageError;
 use gapless_jobs::wire::{CAP_MAX, JobRequest, JobResult, Status};
 use gapless_jobs::{ClientOptions, JobClient, JobEvent, SubmitError};
 use tokio::sync::{mpsc, watch};
@@ -85,6 +86,17 @@ pub(crate) async fn result_of(
             let message = format!("no leader could be reached for {timeout:?}");
             Err(Failure::new(Exit::NoConnection, message).hint(ask_again(request)))
         }
+    }
+}
+
+/// Why a leader did not do what was asked of it.
+pub(crate) fn not_done(error: ManageError) -> Failure {
+    match error {
+        ManageError::Refused(why) if why.contains("is not known") => Failure::not_found(why),
+        ManageError::Refused(why) => Failure::new(Exit::Rejected, why),
+        ManageError::TooLarge => Failure::words(error),
+        ManageError::Lost(_) => Failure::new(Exit::NoConnection, error)
+            .hint("what was asked may have been done: see gapless job ls"),
     }
 }
 

@@ -75,9 +75,25 @@ pub(crate) fn bytes_bar(label: &str, done: u64, total: u64, elapsed: Duration) -
     format!("{label} {bar} {:3.0} %  {done} of {total}  {speed}/s", share * 100.0)
 }
 
+/// A bar with how many are done, and how many of these went wrong.
+pub(crate) fn count_bar(label: &str, done: u64, total: u64, failed: u64) -> String {
+    let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };
+    let full = ((share * BAR_COLUMNS as f64) as usize).min(BAR_COLUMNS);
+    let bar = "█".repeat(full) + &"░".repeat(BAR_COLUMNS - full);
+    let failed = if failed == 0 { String::new() } else { format!(", {failed} failed") };
+    format!("{label} {bar} {done} of {total}{failed}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bar_tells_how_many_are_done_and_failed() {
+        let bar = count_bar("jobs", 5, 10, 0);
+        assert_eq!(bar, format!("jobs {}{} 5 of 10", "█".repeat(12), "░".repeat(12)));
+        assert!(count_bar("jobs", 10, 10, 2).ends_with("10 of 10, 2 failed"));
+    }
 
     #[test]
     fn a_bar_tells_share_and_speed() {

@@ -1,163 +1,18 @@
 //! Jobs with the real program: leader, workers and clients as processes, some of them killed.
 
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
-use tempfile::TempDir;
-
+#[path = "support/jobs.rs"]
+mod support;
 #[path = "jobs/worker.rs"]
 mod worker;
 
-/// Nothing here takes longer on a machine that is not stuck.
-const DEADLINE: Duration = Duration::from_secs(90);
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use support::{Place, Running, lines, text, wait_until};
+
 const GUIDE: &str = include_str!("../../../docs/jobs.md");
-
-/// A process that is ended when this goes out of scope.
-struct Running(Child);
-
-impl Running {
-    /// Ends it at once, as `kill -9` does.
-    fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-
-    /// Its first line, as JSON.
-    fn first_line(&mut self) -> Value {
-        let mut line = String::new();
-        let out = self.0.stdout.as_mut().expect("stdout is a pipe");
-        BufReader::new(out).read_line(&mut line).expect("a line");
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
-    }
-
-    /// What it printed, when it has ended by itself.
-    fn output(mut self) -> Output {
-        wait_until("it ends", || self.0.try_wait().expect("our child").is_some());
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let read = |from: Option<&mut dyn std::io::Read>, into: &mut Vec<u8>| {
-            from.map(|from| from.read_to_end(into).expect("it can be read"));
-        };
-        read(self.0.stdout.as_mut().map(|out| out as _), &mut stdout);
-        read(self.0.stderr.as_mut().map(|err| err as _), &mut stderr);
-        Output { status: self.0.wait().expect("our child"), stdout, stderr }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn wait_until(what: &str, is: impl FnMut() -> bool) {
-    let (until, mut is) = (Instant::now() + DEADLINE, is);
-    while !is() {
-        assert!(Instant::now() < until, "{what}: not in time");
-        std::thread::yield_now();
-    }
-}
-
-/// A folder with executables, data and what workers need.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("gl").tempdir().expect("a folder");
-        std::fs::create_dir(folder.path().join("exec")).expect("a folder");
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn exec(&self, name: &str, script: &str) {
-        let path = self.path("exec").join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
-    }
-
-    /// An executable that notes its start in `ran` and ends when `gate` is there.
-    fn gated(&self, name: &str) -> (PathBuf, PathBuf) {
-        let (ran, gate) = (self.path("ran"), self.path("gate"));
-        let script = format!(
-            "echo x >> {}; while [ ! -e {} ]; do sleep 0.05; done; echo done $1",
-            ran.display(),
-            gate.display()
-        );
-        self.exec(name, &script);
-        (ran, gate)
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gapless"));
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("GAPLESS_") {
-                command.env_remove(name);
-            }
-        }
-        // On a busy machine a worker gives no credit back: what it has at first is enough here.
-        command.env_remove("CLIENT_DESIRED_PAR").env("WORKER_MAX_PAR", "64");
-        command.env_remove("WORKER_CPU_CAP").current_dir(self.0.path()).args(words);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn start(&self, words: &[&str]) -> Running {
-        let mut command = self.command(words);
-        command.stderr(Stdio::inherit());
-        Running(command.spawn().expect("the program starts"))
-    }
-
-    /// Starts a leader; the second is its address.
-    fn leader(&self, port: &str) -> (Running, String) {
-        let set = "jobs.lease_ms=3000";
-        let mut leader = self.start(&["leader", port, "--data", "data", "--set", set, "--json"]);
-        let ready = leader.first_line();
-        assert_eq!((&ready["jobs"], &ready["http"]), (&Value::Bool(true), &Value::Null));
-        let address = ready["native"].as_str().expect("an address").to_owned();
-        (leader, address)
-    }
-
-    fn worker(&self, leader: &str) -> Running {
-        // The programs of most tests note what they do in files beside them.
-        self.worker_with(leader, &["--allow", "."])
-    }
-
-    fn worker_with(&self, leader: &str, words: &[&str]) -> Running {
-        let usual = ["worker", "--leader", leader, "--json"];
-        let mut worker = self.start(&[&usual[..], words].concat());
-        assert_eq!(worker.first_line()["event"], "working");
-        worker
-    }
-
-    fn submit(&self, leader: &str, words: &[&str]) -> Running {
-        let mut command = self.command(&["job", "submit", "--leader", leader]);
-        Running(command.args(words).spawn().expect("the program starts"))
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        Running(self.command(words).spawn().expect("the program starts")).output()
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn json(done: &Output) -> Value {
-    serde_json::from_slice(&done.stdout).unwrap_or_else(|error| {
-        panic!("{error}: {}{}", text(&done.stdout), text(&done.stderr));
-    })
-}
-
-fn lines(path: &Path) -> usize {
-    std::fs::read_to_string(path).unwrap_or_default().lines().count()
-}
 
 #[test]
 fn e1_a_job_gets_a_file_and_the_client_what_it_printed_and_left() {
@@ -277,13 +132,11 @@ fn the_short_command_lines_work_as_they_are_written() {
 }
 
 #[test]
-fn the_five_minutes_of_the_guide_work_as_they_are_written() {
+fn every_command_of_the_guide_works_as_it_is_written() {
     let place = Place::new();
-    let section = GUIDE.split("## Five minutes").nth(1).expect("the guide has this section");
-    let section = section.split("\n## ").next().unwrap_or(section);
-    let blocks = section.split("```sh\n").skip(1);
+    let blocks = GUIDE.split("```sh\n").skip(1);
     let steps: String = blocks.map(|block| block.split("```").next().unwrap_or_default()).collect();
-    for step in ["gapless serve", "gapless worker", "gapless job submit", "--file", "--out"] {
+    for step in ["gapless serve", "gapless worker", "gapless job submit", "dlq rm", "--batch"] {
         assert!(steps.contains(step), "the guide has no {step}");
     }
     let program = Path::new(env!("CARGO_BIN_EXE_gapless"));

@@ -338,6 +338,7 @@ impl Task {
             client_id: self.options.client_id.clone(),
             desired_parallelism: share,
             weight: 1,
+            observer: false,
         };
         let payload = serde_json::to_vec(&hello).expect("a hello is plain data");
         let hello = encoded(Kind::JobClientHello, [0; 16], payload.into());

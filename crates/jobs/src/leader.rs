@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gapless_broker::{Broker, BrokerState, Publishing};
 use gapless_core::job::leader::{
-    Closing, Counts, Effect, Input, Leader as Machine, Limits, Outcome, Session,
+    Closing, Counts, Effect, Filter, Input, Leader as Machine, Limits, Outcome, Session, State,
 };
 use gapless_core::job::record::{End, Record, Spec, Stage};
 use gapless_core::job::{JobId, Token};
@@ -26,7 +26,10 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use crate::clock;
 use crate::error::JobsError;
+use crate::log::Logs;
+use crate::shown::{JobLog, JobShown, NAMES_SHOWN_MAX, Overview};
 use crate::store::{Changes, Store};
+use crate::tally::{Event, Tally};
 use crate::wire::{JobResult, Status};
 
 /// Most questions that wait for the leader's task, over all connections.
@@ -38,6 +41,9 @@ const APPENDS_MAX: usize = 64;
 /// Most messages that wait for one connection. A connection that takes nothing is closed; what
 /// was for it can be asked for again.
 const OUT_MAX: usize = 8192;
+/// Longest request or result that waits for a connection in memory. Longer ones are read again when
+/// it is their turn, so that what waits stays small.
+const KEPT_BYTES_MAX: usize = 4 * 1024;
 /// How long the leader waits after a failed append until it starts again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
@@ -72,8 +78,30 @@ pub enum Ask {
         /// Where what is for it goes.
         out: mpsc::Sender<Tell>,
     },
+    /// Somebody who looks and manages is here.
+    Observer {
+        /// Where what is for it goes.
+        out: mpsc::Sender<Tell>,
+    },
+    /// A request of a worker without a connection; see [`Input::Visit`].
+    Visit {
+        /// Who it is.
+        name: Arc<str>,
+        /// What it runs, if it waits for a job.
+        pattern: Option<Pattern>,
+        /// Where what is for it goes.
+        out: mpsc::Sender<Tell>,
+    },
     /// The connection is gone.
     Gone,
+    /// The worker takes no more.
+    Withdraw,
+    /// The attempt did not reach the worker.
+    GiveBack(Token),
+    /// The ended job is not to be remembered any more.
+    Forget(JobId),
+    /// The result of a job is wanted, and what it writes until then, from what is kept of it on.
+    Follow(JobId),
     /// The worker takes more.
     Credit(i32),
     /// A job to be done, and the request as it is stored.
@@ -92,8 +120,12 @@ pub enum Ask {
     Retry(JobId),
     /// How a job stands.
     Describe(JobId, oneshot::Sender<Option<JobView>>),
-    /// How all jobs stand, at most this many.
-    List(usize, oneshot::Sender<Vec<JobView>>),
+    /// How jobs stand: which, those below this number, and at most how many.
+    List(Filter, u64, usize, oneshot::Sender<JobViews>),
+    /// What a running job wrote lately.
+    Log(JobId, oneshot::Sender<JobLog>),
+    /// How all stands.
+    Overview(oneshot::Sender<Overview>),
     /// How many jobs are where.
     Count(oneshot::Sender<Counts>),
 }
@@ -115,10 +147,12 @@ pub enum Tell {
         /// Why.
         why: String,
     },
-    /// A cancel or retry is done.
+    /// A cancel, retry or forget is done.
     Done(JobId),
-    /// Run this, as the request says.
-    Assign(Token, Bytes),
+    /// Run this, as the request says; without it, it is [read](Leader::request).
+    Assign(Token, Option<Bytes>),
+    /// The credit is void; so much of it was left.
+    Withdrawn(u32),
     /// Stop this.
     Revoke(Token),
     /// The lease goes on.
@@ -129,8 +163,8 @@ pub enum Tell {
     Stale(Token),
     /// Something the job wrote.
     Progress(JobId, Bytes),
-    /// The result.
-    Result(JobId, Bytes),
+    /// The job has ended; what it left is [read](Leader::result) unless it is here.
+    Result(Box<Record>, Option<Bytes>),
     /// The connection ends, and why.
     Close(&'static str),
 }
@@ -141,8 +175,20 @@ pub struct JobView {
     /// What is written down of it.
     pub record: Record,
     /// Where it is, in a word.
+    pub state: State,
+    /// The same, more exactly.
     pub phase: &'static str,
 }
+
+impl JobView {
+    /// The same as plain data.
+    pub fn shown(&self) -> JobShown {
+        JobShown::new(&self.record, self.state, self.phase)
+    }
+}
+
+/// A part of a list, and where it goes on.
+pub type JobViews = (Vec<JobView>, Option<u64>);
 
 /// The topics of jobs, which are created when they are first needed.
 struct Prepared {
@@ -177,6 +223,8 @@ impl Leader {
             machine: Machine::new(options.limits),
             outs: BTreeMap::new(),
             appends: VecDeque::new(),
+            logs: Logs::default(),
+            tally: Tally::default(),
         };
         task.load().await?;
         let leader = Self {
@@ -240,12 +288,50 @@ impl Leader {
         self.question(|answer| Ask::Describe(job, answer)).await
     }
 
-    /// How jobs stand, at most this many.
+    /// How jobs stand, newest first: those below a number, at most so many; and where it goes on.
     ///
     /// # Errors
     /// When the leader has stopped.
-    pub async fn list(&self, most: usize) -> Result<Vec<JobView>, JobsError> {
-        self.question(|answer| Ask::List(most, answer)).await
+    pub async fn list(
+        &self,
+        filter: Filter,
+        below: Option<u64>,
+        most: usize,
+    ) -> Result<JobViews, JobsError> {
+        let below = below.unwrap_or(u64::MAX);
+        self.question(|answer| Ask::List(filter, below, most, answer)).await
+    }
+
+    /// What a running job wrote lately.
+    ///
+    /// # Errors
+    /// When the leader has stopped.
+    pub async fn log(&self, job: JobId) -> Result<JobLog, JobsError> {
+        self.question(|answer| Ask::Log(job, answer)).await
+    }
+
+    /// How all stands.
+    ///
+    /// # Errors
+    /// When the leader has stopped.
+    pub async fn overview(&self) -> Result<Overview, JobsError> {
+        self.question(Ask::Overview).await
+    }
+
+    /// What was submitted; `None` if that cannot be read.
+    pub async fn request(&self, job: JobId) -> Option<Bytes> {
+        let store = self.prepared.store.clone();
+        tokio::task::spawn_blocking(move || store.request(job)).await.ok().flatten()
+    }
+
+    /// The result of an ended job: what its last attempt left, with the end that counts.
+    pub async fn result(&self, record: &Record, left: Option<Bytes>) -> JobResult {
+        let (store, job) = (self.prepared.store.clone(), record.spec.id);
+        let left = match left {
+            Some(left) => Some(left),
+            None => tokio::task::spawn_blocking(move || store.result(job)).await.ok().flatten(),
+        };
+        finished(record, left.as_ref())
     }
 
     /// How many jobs are where.
@@ -272,7 +358,14 @@ struct Append {
     effects: Vec<Effect>,
     /// Requests and results that came with this turn, so that they need not be read again.
     fresh: Fresh,
+    /// What others may want to hear of it.
+    events: Vec<Event>,
+    /// Answers that must not show what is not durable yet.
+    answers: Vec<Answer>,
 }
+
+/// Answers a question.
+type Answer = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Fresh {
@@ -287,6 +380,8 @@ struct Task {
     machine: Machine,
     outs: BTreeMap<Session, mpsc::Sender<Tell>>,
     appends: VecDeque<Append>,
+    logs: Logs,
+    tally: Tally,
 }
 
 /// What one turn of the task gathers.
@@ -294,6 +389,14 @@ struct Task {
 struct Turn {
     effects: Vec<Effect>,
     fresh: Fresh,
+    answers: Vec<Answer>,
+}
+
+impl Turn {
+    fn answer<T: Send + 'static>(&mut self, to: oneshot::Sender<T>, value: T) {
+        // Who asked may have gone.
+        self.answers.push(Box::new(move || drop(to.send(value))));
+    }
 }
 
 impl Task {
@@ -392,6 +495,14 @@ impl Task {
                 self.outs.insert(session, out);
                 Input::Worker { session, name, pattern, running }
             }
+            Ask::Observer { out } => {
+                self.outs.insert(session, out);
+                Input::Observer(session)
+            }
+            Ask::Visit { name, pattern, out } => {
+                self.outs.insert(session, out);
+                Input::Visit { session, name, pattern }
+            }
             Ask::Gone => {
                 self.outs.remove(&session);
                 Input::Gone(session)
@@ -404,10 +515,23 @@ impl Task {
                 Input::Submit(session, Arc::from(spec))
             }
             Ask::Watch(job) => Input::Watch(session, job),
+            Ask::Follow(job) => {
+                for piece in self.logs.of(job).iter().flat_map(|log| log.pieces()) {
+                    self.tell_quietly(session, Tell::Progress(job, piece.clone()));
+                }
+                Input::Watch(session, job)
+            }
+            Ask::Withdraw => Input::Withdraw(session),
+            Ask::GiveBack(token) => Input::GiveBack(session, token),
+            Ask::Forget(job) => Input::Forget(session, job),
             Ask::Renew(token) => Input::Renew(session, token),
             Ask::Progress(token, text) => {
-                for watcher in self.machine.watchers(token.job) {
-                    self.tell_quietly(*watcher, Tell::Progress(token.job, text.clone()));
+                if self.machine.has(session, token) {
+                    let text = Bytes::copy_from_slice(&text);
+                    for watcher in self.machine.watchers(token.job) {
+                        self.tell_quietly(*watcher, Tell::Progress(token.job, text.clone()));
+                    }
+                    self.logs.push(token.job, text);
                 }
                 Input::Renew(session, token)
             }
@@ -418,18 +542,17 @@ impl Task {
             Ask::Cancel(job) => Input::Cancel(session, job),
             Ask::Retry(job) => Input::Retry(session, job),
             Ask::Describe(job, answer) => {
-                let _ = answer.send(self.view(job));
-                return;
+                let view = self.view(job);
+                return turn.answer(answer, view);
             }
-            Ask::List(most, answer) => {
-                let jobs: Vec<JobId> = self.machine.jobs().take(most).collect();
-                let _ = answer.send(jobs.into_iter().filter_map(|job| self.view(job)).collect());
-                return;
+            Ask::List(filter, below, most, answer) => {
+                let found = self.machine.find(&filter, below, most);
+                let jobs = found.jobs.into_iter().filter_map(|job| self.view(job)).collect();
+                return turn.answer(answer, (jobs, found.next));
             }
-            Ask::Count(answer) => {
-                let _ = answer.send(self.machine.counts());
-                return;
-            }
+            Ask::Log(job, answer) => return turn.answer(answer, self.log(job)),
+            Ask::Overview(answer) => return turn.answer(answer, self.overview()),
+            Ask::Count(answer) => return turn.answer(answer, self.machine.counts()),
         };
         let from = turn.effects.len();
         let job_of_ack = match &input {
@@ -457,12 +580,36 @@ impl Task {
 
     fn view(&self, job: JobId) -> Option<JobView> {
         let record = self.machine.record(job)?;
-        Some(JobView { record, phase: self.machine.phase_name(job)? })
+        let state = self.machine.state(job)?;
+        Some(JobView { record, state, phase: self.machine.phase_name(job)? })
+    }
+
+    fn log(&self, job: JobId) -> JobLog {
+        let Some(log) = self.logs.of(job) else { return JobLog::default() };
+        let pieces = log.pieces().filter_map(|piece| serde_json::from_slice(piece).ok());
+        JobLog { pieces: pieces.collect(), shortened: log.shortened }
+    }
+
+    fn overview(&self) -> Overview {
+        let counts = self.machine.counts();
+        Overview {
+            waiting: counts.waiting,
+            ready: counts.ready,
+            running: counts.running,
+            ended: counts.ended,
+            dead: counts.dead,
+            totals: self.tally.totals,
+            wait: self.tally.wait(),
+            run: self.tally.run(),
+            workers: self.machine.workers().take(NAMES_SHOWN_MAX).map(Into::into).collect(),
+            clients: self.machine.clients().take(NAMES_SHOWN_MAX).map(Into::into).collect(),
+        }
     }
 
     /// Appends what changed; what follows from it waits for that.
     fn append(&mut self, turn: Turn) {
-        let Turn { effects, fresh } = turn;
+        let Turn { effects, fresh, answers } = turn;
+        let events = self.tally.note(self.broker.now(), &self.machine, &effects);
         let mut changes = Changes::default();
         let mut saved = BTreeSet::new();
         for effect in &effects {
@@ -471,6 +618,9 @@ impl Task {
                 Effect::Save(job) if saved.insert(*job) => {
                     if let Some(record) = self.machine.record(*job) {
                         changes.save(&record);
+                        if matches!(record.stage, Stage::Ended { .. }) {
+                            self.logs.forget(*job);
+                        }
                     }
                 }
                 Effect::Forget(job) => changes.forget(*job),
@@ -479,6 +629,7 @@ impl Task {
         }
         if changes.is_empty() && self.appends.is_empty() {
             effects.into_iter().for_each(|effect| self.carry_out_one(&effect, &fresh));
+            answers.into_iter().for_each(|answer| answer());
             return;
         }
         fresh.requests.iter().for_each(|(job, bytes)| changes.request(*job, bytes.clone()));
@@ -488,18 +639,21 @@ impl Task {
             true => match self.appends.back_mut() {
                 Some(last) => {
                     last.effects.extend(effects);
+                    last.answers.extend(answers);
                     return;
                 }
                 None => return,
             },
             false => self.store.write(&changes),
         };
-        self.appends.push_back(Append { publishing, effects, fresh });
+        self.appends.push_back(Append { publishing, effects, fresh, events, answers });
     }
 
     fn carry_out(&mut self, append: Append) {
-        let Append { effects, fresh, .. } = append;
+        let Append { effects, fresh, events, answers, .. } = append;
         effects.iter().for_each(|effect| self.carry_out_one(effect, &fresh));
+        events.iter().for_each(|(kind, fields)| self.store.say(kind, fields));
+        answers.into_iter().for_each(|answer| answer());
     }
 
     fn carry_out_one(&mut self, effect: &Effect, fresh: &Fresh) {
@@ -512,15 +666,22 @@ impl Task {
                 self.tell(*session, Tell::Refused { job: *job, why: why.to_string() });
             }
             Effect::Assign { session, token } => {
-                self.assign(*session, *token, fresh.requests.get(&token.job));
+                let request = fresh.requests.get(&token.job).and_then(kept);
+                self.tell(*session, Tell::Assign(*token, request));
             }
             Effect::Revoke { session, token } => self.tell(*session, Tell::Revoke(*token)),
             Effect::Renewed { session, token } => self.tell(*session, Tell::Renewed(*token)),
             Effect::Taken { session, token } => self.tell(*session, Tell::Taken(*token)),
             Effect::Stale { session, token } => self.tell(*session, Tell::Stale(*token)),
+            Effect::Withdrawn { session, unspent } => {
+                self.tell(*session, Tell::Withdrawn(*unspent));
+            }
             Effect::Done { session, job } => self.tell(*session, Tell::Done(*job)),
             Effect::Result { session, job } => {
-                self.send_result(*session, *job, fresh.results.get(job));
+                if let Some(record) = self.machine.record(*job) {
+                    let left = fresh.results.get(job).and_then(kept);
+                    self.tell(*session, Tell::Result(Box::new(record), left));
+                }
             }
             Effect::Close { session, why } => {
                 let why = match why {
@@ -530,38 +691,6 @@ impl Task {
                 self.tell(*session, Tell::Close(why));
             }
         }
-    }
-
-    /// Sends a request to a worker. One that did not just come is read first, beside the task:
-    /// it may be on disk.
-    fn assign(&self, session: Session, token: Token, fresh: Option<&Bytes>) {
-        if let Some(request) = fresh {
-            self.tell_quietly(session, Tell::Assign(token, request.clone()));
-            return;
-        }
-        let Some(out) = self.outs.get(&session).cloned() else { return };
-        let store = self.store.clone();
-        tokio::task::spawn_blocking(move || {
-            if let Some(request) = store.request(token.job) {
-                // If it is full the connection is closed by the next message for it.
-                let _ = out.try_send(Tell::Assign(token, request));
-            }
-        });
-    }
-
-    fn send_result(&self, session: Session, job: JobId, known: Option<&Bytes>) {
-        let Some(record) = self.machine.record(job) else { return };
-        if let Some(result) = known {
-            let result = finished(&record, Some(result));
-            self.tell_quietly(session, Tell::Result(job, result));
-            return;
-        }
-        let Some(out) = self.outs.get(&session).cloned() else { return };
-        let store = self.store.clone();
-        tokio::task::spawn_blocking(move || {
-            let stored = store.result(job);
-            let _ = out.try_send(Tell::Result(job, finished(&record, stored.as_ref())));
-        });
     }
 
     fn tell_quietly(&self, session: Session, tell: Tell) {
@@ -588,7 +717,7 @@ async fn sleep(due: Option<Duration>) {
 }
 
 /// The result for a client: what the last attempt left, with the end that counts.
-fn finished(record: &Record, stored: Option<&Bytes>) -> Bytes {
+fn finished(record: &Record, stored: Option<&Bytes>) -> JobResult {
     let left = stored.and_then(|bytes| serde_json::from_slice::<JobResult>(bytes).ok());
     let mut result = left.unwrap_or_else(|| JobResult {
         job_id: record.spec.id.to_string(),
@@ -607,5 +736,10 @@ fn finished(record: &Record, stored: Option<&Bytes>) -> Bytes {
             result.reason = Some(how.name().to_owned());
         }
     }
-    serde_json::to_vec(&result).expect("a result is plain data").into()
+    result
+}
+
+/// What is short enough to wait for a connection; a copy, since it came in a larger buffer.
+fn kept(bytes: &Bytes) -> Option<Bytes> {
+    (bytes.len() <= KEPT_BYTES_MAX).then(|| Bytes::copy_from_slice(bytes))
 }

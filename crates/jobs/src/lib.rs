@@ -8,7 +8,10 @@
 //! - [`wire`]: what travels: frames with JSON in them.
 //! - [`leader`]: the task that owns the machine.
 //! - [`session`]: a connection of a client or worker, at the leader.
-//! - `store`: jobs as messages.
+//! - [`visit`]: those who look and manage, and workers without a connection.
+//! - `store`: jobs as messages; `log`: what running jobs wrote; `tally`: what is counted.
+//! - [`shown`]: jobs as people see them; [`names`]: their fields as other interfaces spell them.
+//! - [`manage`]: a connection for those who look and manage.
 //! - [`client`]: a client of one or several leaders.
 //! - [`worker`]: a worker; `load`: how busy the machine is.
 //! - `program`, `runner`: who runs a program; `run`: how; `unpack`, `capture`, `zipped`: what it
@@ -21,13 +24,20 @@ mod error;
 mod isolate;
 pub mod leader;
 mod load;
+mod log;
+pub mod manage;
+pub mod names;
 mod program;
+mod room;
 mod run;
 mod runner;
 pub mod session;
+pub mod shown;
 mod store;
+mod tally;
 mod tree;
 mod unpack;
+pub mod visit;
 pub mod wire;
 pub mod worker;
 mod zipped;
@@ -36,6 +46,7 @@ pub use client::{ClientOptions, JobClient, JobEvent, SubmitError};
 pub use error::JobsError;
 pub use isolate::Sandbox;
 pub use leader::{JobView, Leader, LeaderOptions};
+pub use room::Room;
 pub use run::{RunLimits, RunOptions};
 pub use runner::serve_worker;
 pub use worker::{WorkerOptions, work};

@@ -8,40 +8,58 @@ use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use gapless_core::job::leader::{Outcome, Session};
+use gapless_core::job::leader::{Filter, Outcome, Session, State};
 use gapless_core::job::{JobId, Token};
 use gapless_core::{Pattern, job::leader::ASSIGN_PREFIX};
-use gapless_protocol::{Frame, FrameLimit, Kind};
+use gapless_protocol::{Decoder, Frame, FrameLimit, Kind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use crate::client::next_frame;
 use crate::leader::{Ask, Leader, Tell};
+use crate::log::PIECE_BYTES_MAX;
+use crate::room::{Owed, Room};
+use crate::shown::{JobPage, JobQuery, PAGE_DEFAULT, PAGE_MAX, Question};
 use crate::wire::{
     AttemptRef, Attempts, CAP_MAX, ClientConfig, JobAnswer, JobRef, JobRequest, JobResult,
-    JobWelcome, Status, VERSION, WorkerConfig, name,
+    JobWatch, JobWelcome, Status, VERSION, WorkerConfig, name,
 };
 
+/// How much is read at a time, at first and at most: twice as much after a read that was full.
+const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MAX: usize = 64 * 1024;
 /// Most bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 256 * 1024;
 
 /// How long the first frame may take.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// How long the next piece of a frame that has begun may take.
+const PIECE_WAIT: Duration = Duration::from_secs(60);
 /// How long the other side may take nothing of what is written to it.
 const WRITE_WAIT: Duration = Duration::from_secs(120);
 
-/// Serves a connection until it ends. `read` is what was already read from it.
+/// Most answers to questions and errors that wait to be written; then nothing more is read.
+const REPLIES_MAX: usize = 16;
+
+/// Serves a connection until it ends. `read` is what was already read from it; the rooms are for
+/// what it reads, what the leader holds for it, and what it writes.
 ///
 /// # Errors
 /// When the socket fails; that the peer goes away is none.
-pub async fn serve<S>(stream: S, read: BytesMut, leader: Leader) -> io::Result<()>
+pub async fn serve<S, R: Room>(
+    stream: S,
+    read: BytesMut,
+    leader: Leader,
+    [reading, owing, writing]: [R; 3],
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (input, mut output) = tokio::io::split(stream);
-    let mut input = Input { stream: input, read };
+    let (input, output) = tokio::io::split(stream);
+    let mut input = Input { stream: input, read, room: reading, step: READ_BYTES_MIN };
+    let mut output = Output { stream: output, room: writing };
+    let owed = Owed::new(owing);
     let session = leader.new_session();
     let (out, mut tells) = Leader::channel();
     let hello = tokio::time::timeout(HELLO_WAIT, input.frame()).await??;
@@ -57,14 +75,14 @@ where
         }
         Err(why) => {
             put_error(&mut wait, answer_to(&hello), &why);
-            output.write_all(&wait).await?;
-            return output.shutdown().await;
+            output.stream.write_all(&wait).await?;
+            return output.stream.shutdown().await;
         }
     }
-    output.write_all(&wait).await?;
-    let (errors, mut more) = mpsc::channel(16);
-    let reader = read_all(&mut input, session, &leader, errors);
-    let writer = write_all(&mut output, &mut tells, &mut more, leader.epoch());
+    output.stream.write_all(&wait).await?;
+    let (replies, mut more) = mpsc::channel(REPLIES_MAX);
+    let reader = read_all(&mut input, session, (&leader, &owed), replies);
+    let writer = write_all(&mut output, (&mut tells, &mut more), &leader, &owed);
     let ended = tokio::select! {
         ended = reader => ended,
         ended = writer => ended,
@@ -73,15 +91,45 @@ where
     ended
 }
 
-struct Input<R> {
-    stream: R,
+struct Input<S, R> {
+    stream: S,
     read: BytesMut,
+    room: R,
+    /// How much is read next.
+    step: usize,
 }
 
-impl<R: AsyncRead + Unpin> Input<R> {
+impl<S: AsyncRead + Unpin, R: Room> Input<S, R> {
     async fn frame(&mut self) -> io::Result<Option<Frame>> {
-        next_frame(&mut self.stream, &mut self.read).await
+        let decoder = Decoder::new(FrameLimit::MAX);
+        loop {
+            match decoder.decode(&mut self.read) {
+                Ok(Some(frame)) => return Ok(Some(frame)),
+                Ok(None) => {}
+                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            }
+            let held = self.read.len();
+            self.room.grow(held + self.step).await.map_err(io::Error::other)?;
+            self.read.reserve(self.step);
+            let room = self.read.capacity() - held;
+            let piece = self.stream.read_buf(&mut self.read);
+            let taken = match held {
+                0 => piece.await?,
+                _ => tokio::time::timeout(PIECE_WAIT, piece).await??,
+            };
+            if taken == 0 {
+                return Ok(None);
+            }
+            let next = if taken == room { self.step * 2 } else { READ_BYTES_MIN };
+            self.step = next.min(READ_BYTES_MAX);
+            self.room.set(self.read.len());
+        }
     }
+}
+
+struct Output<S, R> {
+    stream: S,
+    room: R,
 }
 
 /// What the first frame asks for.
@@ -99,6 +147,9 @@ fn introduce(
     let ask = match Kind::from_number(hello.kind) {
         Some(Kind::JobClientHello) => {
             let config: ClientConfig = parse(&hello.payload)?;
+            if config.observer {
+                return Ok((Ask::Observer { out }, welcome));
+            }
             let cap = config.desired_parallelism;
             if cap == 0 || cap > CAP_MAX {
                 return Err(format!("DesiredParallelism is {cap}: give 1 to {CAP_MAX}"));
@@ -131,30 +182,113 @@ fn introduce(
     Ok((ask, welcome))
 }
 
-async fn read_all<R: AsyncRead + Unpin>(
-    input: &mut Input<R>,
+/// What is written beside what the leader tells: a kind, what it answers, and a payload.
+type Reply = (Kind, [u8; 16], Vec<u8>);
+
+async fn read_all<S: AsyncRead + Unpin, R: Room>(
+    input: &mut Input<S, R>,
     session: Session,
-    leader: &Leader,
-    errors: mpsc::Sender<(Bytes, String)>,
+    (leader, owed): (&Leader, &Owed<R>),
+    replies: mpsc::Sender<Reply>,
 ) -> io::Result<()> {
     while let Some(frame) = input.frame().await? {
+        if frame.kind == Kind::JobQuery.number() {
+            let reply = answer(&frame, session, leader).await;
+            if let Some(reply) = reply
+                && replies.send(reply).await.is_err()
+            {
+                return Ok(());
+            }
+            continue;
+        }
         match understand(&frame, leader.epoch()) {
             Ok(asks) => {
                 for ask in asks {
+                    if let Some(job) = held_for(&ask) {
+                        owed.add(job, frame.payload.len());
+                    }
                     if leader.ask(session, ask).await.is_err() {
                         return Ok(());
                     }
                 }
             }
             Err(why) => {
-                let id = Bytes::copy_from_slice(&frame.msg_id);
-                if errors.send((id, why)).await.is_err() {
+                let reply = (Kind::JobAnswer, frame.msg_id, refusal(&why));
+                if replies.send(reply).await.is_err() {
                     return Ok(());
                 }
             }
         }
     }
     Ok(())
+}
+
+/// The job whose request or result the leader holds until it has answered.
+fn held_for(ask: &Ask) -> Option<JobId> {
+    match ask {
+        Ask::Submit(spec, _) => Some(spec.id),
+        Ask::Ack(token, ..) => Some(token.job),
+        _ => None,
+    }
+}
+
+/// Answers a question; what is answered by the leader itself is not here.
+async fn answer(frame: &Frame, session: Session, leader: &Leader) -> Option<Reply> {
+    let answered = match parse::<JobQuery>(&frame.payload) {
+        Ok(query) if query.ask == Question::Forget => match query.job() {
+            Ok(job) => {
+                let _ = leader.ask(session, Ask::Forget(job)).await;
+                return None;
+            }
+            Err(why) => Err(why),
+        },
+        Ok(query) => query.answer(leader).await,
+        Err(why) => Err(why),
+    };
+    let fits = FrameLimit::MAX.bytes() / 2;
+    Some(match answered {
+        Ok(json) if json.len() <= fits => (Kind::JobReply, frame.msg_id, json),
+        Ok(json) => {
+            let why = format!("the answer has {} bytes: ask for fewer jobs", json.len());
+            (Kind::JobAnswer, frame.msg_id, refusal(&why))
+        }
+        Err(why) => (Kind::JobAnswer, frame.msg_id, refusal(&why)),
+    })
+}
+
+impl JobQuery {
+    fn job(&self) -> Result<JobId, String> {
+        let id = self.job_id.as_deref().ok_or("JobId is missing")?;
+        id.parse().map_err(|error: gapless_core::job::JobIdError| error.to_string())
+    }
+
+    async fn answer(&self, leader: &Leader) -> Result<Vec<u8>, String> {
+        let stopped = |error: crate::JobsError| error.to_string();
+        match self.ask {
+            Question::Overview => Ok(json(&leader.overview().await.map_err(stopped)?)),
+            Question::List => {
+                let state = self.state.as_deref().map(|word| {
+                    State::from_name(word).ok_or_else(|| format!("there is no state {word:?}"))
+                });
+                let filter = Filter {
+                    state: state.transpose()?,
+                    exec: self.exec_name.as_deref().map(Into::into),
+                    client: self.client_id.as_deref().map(Into::into),
+                };
+                let most = self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+                let (jobs, next) = leader.list(filter, self.next, most).await.map_err(stopped)?;
+                Ok(json(&JobPage { jobs: jobs.iter().map(|job| job.shown()).collect(), next }))
+            }
+            Question::Show => {
+                let job = self.job()?;
+                let detail = leader.detail(job).await.map_err(stopped)?;
+                let unknown = || gapless_core::job::leader::Refusal::Unknown(job).to_string();
+                Ok(json(&detail.ok_or_else(unknown)?))
+            }
+            Question::Log => Ok(json(&leader.log(self.job()?).await.map_err(stopped)?)),
+            Question::Forget => Err("this is no question".to_owned()),
+        }
+    }
 }
 
 fn understand(frame: &Frame, epoch: &str) -> Result<Vec<Ask>, String> {
@@ -176,6 +310,9 @@ fn understand(frame: &Frame, epoch: &str) -> Result<Vec<Ask>, String> {
             Ask::Ack(token, outcome_of(&result), frame.payload.clone())
         }
         Some(Kind::JobProgress) => {
+            if frame.payload.len() > PIECE_BYTES_MAX {
+                return Err(format!("a piece of progress has at most {PIECE_BYTES_MAX} bytes"));
+            }
             let attempt: AttemptRef = parse(&frame.payload)?;
             match attempt.token(epoch) {
                 Some(token) => Ask::Progress(token, frame.payload.clone()),
@@ -188,7 +325,11 @@ fn understand(frame: &Frame, epoch: &str) -> Result<Vec<Ask>, String> {
             return Ok(tokens.map(Ask::Renew).collect());
         }
         Some(Kind::JobCancel) => Ask::Cancel(job_of(&frame.payload)?),
-        Some(Kind::JobWatch) => Ask::Watch(job_of(&frame.payload)?),
+        Some(Kind::JobWatch) => {
+            let watch: JobWatch = parse(&frame.payload)?;
+            let job = job_of(&frame.payload)?;
+            if watch.log { Ask::Follow(job) } else { Ask::Watch(job) }
+        }
         Some(Kind::JobRetry) => Ask::Retry(job_of(&frame.payload)?),
         _ => return Err(format!("a frame of kind {} is not expected here", frame.kind)),
     };
@@ -216,30 +357,35 @@ fn job_of(payload: &[u8]) -> Result<JobId, String> {
     job.job_id.parse().map_err(|error: gapless_core::job::JobIdError| error.to_string())
 }
 
-async fn write_all<W: AsyncWrite + Unpin>(
-    output: &mut W,
-    tells: &mut mpsc::Receiver<Tell>,
-    errors: &mut mpsc::Receiver<(Bytes, String)>,
-    epoch: &str,
+async fn write_all<W: AsyncWrite + Unpin, R: Room>(
+    output: &mut Output<W, R>,
+    (tells, replies): (&mut mpsc::Receiver<Tell>, &mut mpsc::Receiver<Reply>),
+    leader: &Leader,
+    owed: &Owed<R>,
 ) -> io::Result<()> {
     let mut wait = BytesMut::new();
     loop {
         let mut open = true;
         tokio::select! {
             tell = tells.recv() => match tell {
-                Some(tell) => open = put_tell(&mut wait, tell, epoch),
+                Some(tell) => open = put_tell(&mut wait, tell, leader, owed).await,
                 None => return Ok(()),
             },
-            Some((id, why)) = errors.recv() => put_error(&mut wait, id_of(&id), &why),
+            Some((kind, id, payload)) = replies.recv() => put(&mut wait, kind, id, &[], &payload),
         }
         while open && wait.len() < WRITE_BYTES {
             let Ok(tell) = tells.try_recv() else { break };
-            open = put_tell(&mut wait, tell, epoch);
+            open = put_tell(&mut wait, tell, leader, owed).await;
         }
-        write_in_time(output, &wait).await?;
+        output.room.set(wait.len());
+        write_in_time(&mut output.stream, &wait).await?;
         wait.clear();
+        if wait.capacity() > WRITE_BYTES {
+            wait = BytesMut::new();
+        }
+        output.room.set(0);
         if !open {
-            return output.shutdown().await;
+            return output.stream.shutdown().await;
         }
     }
 }
@@ -256,7 +402,13 @@ async fn write_in_time<W: AsyncWrite + Unpin>(output: &mut W, mut bytes: &[u8]) 
 }
 
 /// Writes what the leader tells; `false` if the connection ends with it.
-fn put_tell(out: &mut BytesMut, tell: Tell, epoch: &str) -> bool {
+async fn put_tell<R: Room>(
+    out: &mut BytesMut,
+    tell: Tell,
+    leader: &Leader,
+    owed: &Owed<R>,
+) -> bool {
+    let epoch = leader.epoch();
     let answer =
         |job: JobId| JobAnswer { job_id: job.to_string(), accepted: true, known: false, why: None };
     let attempt = |token: Token| AttemptRef {
@@ -267,30 +419,43 @@ fn put_tell(out: &mut BytesMut, tell: Tell, epoch: &str) -> bool {
     let id = |job: JobId| job.0.to_be_bytes();
     match tell {
         Tell::Submitted { job, known } => {
+            owed.answered(job);
             let answer = JobAnswer { known, ..answer(job) };
             put(out, Kind::JobAnswer, id(job), &[], &json(&answer));
         }
         Tell::Refused { job, why } => {
+            owed.answered(job);
             let answer = JobAnswer { accepted: false, why: Some(why), ..answer(job) };
             put(out, Kind::JobAnswer, id(job), &[], &json(&answer));
         }
         Tell::Done(job) => put(out, Kind::JobAnswer, id(job), &[], &json(&answer(job))),
-        Tell::Assign(token, request) => put_assign(out, token, &request, epoch),
+        Tell::Assign(token, request) => {
+            let request = match request {
+                Some(request) => Some(request),
+                None => leader.request(token.job).await,
+            };
+            put_assign(out, token, &request.unwrap_or_default(), epoch);
+        }
         Tell::Revoke(token) => {
             put(out, Kind::JobCancel, id(token.job), &[], &json(&attempt(token)));
         }
         Tell::Stale(token) => {
+            owed.answered(token.job);
             let why = Some("the attempt does not count any more".to_owned());
             let answer = JobAnswer { accepted: false, why, ..answer(token.job) };
             put(out, Kind::JobAnswer, id(token.job), &[], &json(&answer));
             put(out, Kind::JobCancel, id(token.job), &[], &json(&attempt(token)));
         }
-        Tell::Renewed(_) => {}
+        Tell::Renewed(_) | Tell::Withdrawn(_) => {}
         Tell::Taken(token) => {
+            owed.answered(token.job);
             put(out, Kind::JobAnswer, id(token.job), &[], &json(&answer(token.job)));
         }
         Tell::Progress(job, text) => put(out, Kind::JobProgress, id(job), &[], &text),
-        Tell::Result(job, result) => put(out, Kind::JobResult, id(job), &[], &result),
+        Tell::Result(record, left) => {
+            let result = leader.result(&record, left).await;
+            put(out, Kind::JobResult, id(record.spec.id), &[], &json(&result));
+        }
         Tell::Close(why) => {
             put_error(out, [0; 16], why);
             return false;
@@ -315,10 +480,6 @@ fn answer_to(frame: &Frame) -> [u8; 16] {
     frame.msg_id
 }
 
-fn id_of(bytes: &Bytes) -> [u8; 16] {
-    bytes[..].try_into().unwrap_or_default()
-}
-
 fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
     serde_json::from_slice(payload).map_err(|error| format!("the message is not valid: {error}"))
 }
@@ -328,13 +489,17 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn put_error(out: &mut BytesMut, corr_id: [u8; 16], why: &str) {
-    let answer = JobAnswer {
+    put(out, Kind::JobAnswer, corr_id, &[], &refusal(why));
+}
+
+/// The answer to what was refused, or could not be understood.
+fn refusal(why: &str) -> Vec<u8> {
+    json(&JobAnswer {
         job_id: String::new(),
         accepted: false,
         known: false,
         why: Some(why.to_owned()),
-    };
-    put(out, Kind::JobAnswer, corr_id, &[], &json(&answer));
+    })
 }
 
 fn put(out: &mut BytesMut, kind: Kind, corr_id: [u8; 16], subject: &[u8], payload: &[u8]) {

@@ -128,6 +128,11 @@ impl Store {
         self.own.commit(atomic, &PublishOptions::default())
     }
 
+    /// Says on `$events` what happened, if anybody listens.
+    pub(crate) fn say(&self, kind: &'static str, fields: &[(&str, serde_json::Value)]) {
+        self.own.say(kind, fields);
+    }
+
     /// What was submitted. Blocks.
     pub(crate) fn request(&self, job: JobId) -> Option<Bytes> {
         self.newest(&self.requests, job)

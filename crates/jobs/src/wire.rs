@@ -52,6 +52,9 @@ pub struct ClientConfig {
     /// Its share of the run time beside other clients.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u32,
+    /// It has no jobs of its own: it looks and manages.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub observer: bool,
 }
 
 /// The first message of a worker. The subject of its frame is the pattern it takes jobs by.
@@ -309,6 +312,17 @@ pub struct JobAnswer {
 pub struct JobRef {
     /// Which job.
     pub job_id: String,
+}
+
+/// The end of a job is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct JobWatch {
+    /// Which job.
+    pub job_id: String,
+    /// Whether what it writes is wanted too, from what the leader keeps of it on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub log: bool,
 }
 
 /// Attempts that a worker is still at, or that it must stop.

@@ -54,7 +54,12 @@ impl LeaderAt {
         let accepting = tokio::spawn(async move {
             let mut sessions = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                sessions.spawn(session::serve(stream, BytesMut::new(), serving.clone()));
+                sessions.spawn(session::serve(
+                    stream,
+                    BytesMut::new(),
+                    serving.clone(),
+                    [(), (), ()],
+                ));
             }
         });
         Self { broker, leader, address, accepting }
@@ -241,7 +246,7 @@ async fn e10_jobs_results_and_dead_jobs_survive_the_leader() {
     }
     leader.crash().await;
     let leader = LeaderAt::start(store.path(), &address.to_string()).await;
-    assert_eq!(leader.counts().await, Counts { ready: 1, ended: 2, ..Counts::default() });
+    assert_eq!(leader.counts().await, Counts { ready: 1, ended: 2, dead: 1, ..Counts::default() });
     let worker = WorkerAt::start(address, execs.path(), "w2");
     let result = tokio::time::timeout(DEADLINE, waiting).await.expect("in time").expect("done");
     assert_eq!((result.status, &*result.stdout), (Status::Ok, "good\n"));

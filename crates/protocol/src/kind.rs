@@ -1,7 +1,7 @@
 //! The one list of frame kinds.
 //!
 //! A number once given is never given to another kind. Each family has sixteen numbers of its
-//! own, so that it can grow; jobs have theirs already, though nothing here decodes them yet.
+//! own, so that it can grow; those of jobs carry JSON, and nothing here decodes them.
 //! 240 to 255 are for private trials and will never have a meaning.
 
 /// Who may send a kind.
@@ -150,6 +150,8 @@ kinds! {
     107 JobRenew Client "The attempts that a worker is still at.",
     108 JobWatch Client "The result of a job is wanted.",
     109 JobRetry Client "A job that ended without success is to be tried again.",
+    110 JobQuery Client "How jobs stand, or that an ended one be forgotten.",
+    111 JobReply Server "How jobs stand.",
 
     112 GroupCreate Client "Makes a group.",
     113 GroupConfigure Client "Gives a group other settings.",
@@ -172,6 +174,6 @@ kinds! {
 impl Kind {
     /// Whether it belongs to jobs, which speak JSON on connections of their own: no verb decodes it.
     pub fn is_of_jobs(self) -> bool {
-        (Self::JobClientHello..=Self::JobRetry).contains(&self)
+        (Self::JobClientHello..=Self::JobReply).contains(&self)
     }
 }

@@ -33,12 +33,15 @@ pub use super::turn::WEIGHT_MAX;
 use super::turn::{ClientNo, ExecNo, Place, Turn, WorkerNo};
 use super::{JobId, Token};
 pub use event::{Closing, Effect, Input, Outcome, Refusal, Session};
+pub use look::{ClientView, Filter, Found, LOOKED_AT_MAX, State, WorkerView};
 
 mod attempt;
 mod connection;
 mod event;
+mod look;
 mod place;
 mod request;
+mod visit;
 
 /// What workers subscribe to: this, and the name of the executable.
 pub const ASSIGN_PREFIX: &str = "job.assign.";
@@ -157,6 +160,7 @@ struct Worker {
 enum Role {
     Client(ClientNo),
     Worker(WorkerNo),
+    Observer,
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +180,8 @@ pub struct Counts {
     pub running: usize,
     /// Ended, and still remembered.
     pub ended: usize,
+    /// Of these, those that were given up.
+    pub dead: usize,
 }
 
 impl Counts {
@@ -187,6 +193,9 @@ impl Counts {
             Phase::Ended { .. } => &mut self.ended,
         };
         *count = count.checked_add_signed(by).expect("counts follow phases");
+        if State::of(phase) == State::Dead {
+            self.dead = self.dead.checked_add_signed(by).expect("counts follow phases");
+        }
     }
 }
 
@@ -195,6 +204,8 @@ impl Counts {
 pub struct Leader {
     limits: Limits,
     jobs: BTreeMap<JobId, Job>,
+    /// All jobs by state and number, for lists.
+    by_state: BTreeMap<(State, u64), JobId>,
     clients: BTreeMap<ClientNo, Client>,
     client_names: BTreeMap<Arc<str>, ClientNo>,
     workers: BTreeMap<WorkerNo, Worker>,
@@ -218,6 +229,7 @@ impl Leader {
         Self {
             limits,
             jobs: BTreeMap::new(),
+            by_state: BTreeMap::new(),
             clients: BTreeMap::new(),
             client_names: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -246,6 +258,13 @@ impl Leader {
             Input::Worker { session, name, pattern, running } => {
                 self.worker_came(now, (session, &name, pattern), &running, effects);
             }
+            Input::Observer(session) => self.observer_came(session),
+            Input::Visit { session, name, pattern } => {
+                self.visit(session, &name, pattern, effects);
+            }
+            Input::Withdraw(session) => self.withdraw(session, effects),
+            Input::GiveBack(session, token) => self.give_back(now, session, token, effects),
+            Input::Forget(session, job) => self.forget(session, job, effects),
             Input::Gone(session) => self.gone(session),
             Input::Credit(session, more) => self.credit(session, more, effects),
             Input::Submit(session, spec) => self.submit(now, session, spec, effects),
@@ -390,8 +409,13 @@ impl Leader {
                     assert!(self.workers[&run.worker].running.contains(id), "its worker has it");
                     assert!(job.attempt > 0, "what runs has an attempt");
                 }
-                Phase::Ended { .. } => counts.ended += 1,
+                Phase::Ended { how, .. } => {
+                    counts.ended += 1;
+                    counts.dead += usize::from(how.is_dead());
+                }
             }
+            let listed = self.by_state.get(&(State::of(&job.phase), job.number));
+            assert_eq!(listed, Some(id), "lists follow phases");
             let holds = matches!(job.phase, Phase::Ready | Phase::Running(_));
             if let Some(name) = job.spec.key.as_ref().filter(|_| holds) {
                 assert_eq!(self.keys[name].holder, *id, "of a key one job goes at a time");
@@ -408,6 +432,7 @@ impl Leader {
             deadlines.extend(job.deadline(self.limits.keep).map(|at| (at, *id)));
         }
         assert_eq!(counts, self.counts, "counts follow phases");
+        assert_eq!(self.by_state.len(), self.jobs.len(), "a job is listed once");
         assert_eq!(deadlines, self.deadlines, "deadlines follow phases");
         for (no, client) in &self.clients {
             assert_eq!(client.in_flight, in_flight.remove(no).unwrap_or(0), "jobs in flight");

@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 use alloc::{format, vec};
 use core::time::Duration;
 
-use super::leader::{Closing, Effect, Input, Leader, Limits, Outcome, Refusal, Session};
+use super::leader::{
+    Closing, Effect, Filter, Found, Input, Leader, Limits, Outcome, Refusal, Session, State,
+};
 use super::record::{End, Record, Spec, Stage};
 use super::{JobId, Token};
 use crate::backoff::splitmix;
@@ -413,6 +415,8 @@ struct Chaos {
 
 const WORKERS: u64 = 4;
 const CLIENTS: u64 = 3;
+/// The worker that has no connection between its requests.
+const VISITOR: u64 = 100;
 
 impl Chaos {
     fn new(seed: u64) -> Self {
@@ -458,6 +462,11 @@ impl Chaos {
                 }
                 Effect::Submitted { job, known: false, .. } => {
                     self.accepted.insert(job);
+                }
+                // Its id is free, and its attempts begin again.
+                Effect::Forget(job) => {
+                    self.given.retain(|token| token.job != job);
+                    self.at_work.values_mut().for_each(|all| all.retain(|each| each.job != job));
                 }
                 Effect::Result { job, .. } => *self.results.entry(job).or_default() += 1,
                 Effect::Close { session, .. } => {
@@ -536,9 +545,49 @@ impl Chaos {
         self.step(input);
     }
 
+    /// A worker without a connection asks for a job, and waits for it or not.
+    fn visit(&mut self) {
+        let session = self.session();
+        self.connections.insert(VISITOR, session);
+        let pattern = Some(Pattern::parse("job.assign.*").expect("a pattern"));
+        self.step(Input::Visit { session, name: "visitor".into(), pattern });
+        let before = self.given.len();
+        self.step(Input::Credit(session, 1));
+        let effects = self.world.step(Input::Withdraw(session));
+        let unspent = 1 - (self.given.len() - before) as u32;
+        assert_eq!(effects, [Effect::Withdrawn { session, unspent }]);
+        self.connections.remove(&VISITOR);
+        self.step(Input::Gone(session));
+    }
+
+    /// It speaks of an attempt, by a request of its own.
+    fn speak(&mut self) {
+        let tokens: Vec<Token> =
+            self.at_work.get(&VISITOR).into_iter().flatten().copied().collect();
+        if tokens.is_empty() {
+            return;
+        }
+        let token = tokens[self.roll(tokens.len() as u64) as usize];
+        let session = self.session();
+        self.connections.insert(VISITOR, session);
+        self.step(Input::Visit { session, name: "visitor".into(), pattern: None });
+        match self.roll(4) {
+            0 => self.step(Input::Renew(session, token)),
+            1 => {
+                self.step(Input::GiveBack(session, token));
+                self.at_work.entry(VISITOR).or_default().remove(&token);
+            }
+            _ => self.step(Input::Ack(session, token, Outcome::Succeeded)),
+        }
+        self.connections.remove(&VISITOR);
+        self.step(Input::Gone(session));
+    }
+
     fn act(&mut self) {
-        match self.roll(24) {
+        match self.roll(26) {
             0..=7 => self.submit(),
+            24 => self.visit(),
+            25 => self.speak(),
             8..=15 => self.work(),
             16 => {
                 let worker = self.roll(WORKERS);
@@ -566,9 +615,10 @@ impl Chaos {
             }
             20 => {
                 let job = JobId(1 + u128::from(self.roll(self.next_job as u64)));
-                let input = match self.roll(3) {
+                let input = match self.roll(4) {
                     0 => Input::Retry(Session(1), job),
                     1 => Input::Watch(Session(1), job),
+                    2 => Input::Forget(Session(1), job),
                     _ => Input::Cancel(Session(1), job),
                 };
                 self.step(input);
@@ -609,6 +659,90 @@ impl Chaos {
             self.step(Input::Tick);
         }
     }
+}
+
+#[test]
+fn e5_a_worker_without_a_connection_has_credit_only_while_it_waits() {
+    let mut world = World::new(limits());
+    world.step(Input::Observer(Session(1)));
+    let pattern = || Some(Pattern::parse("job.assign.*").expect("a pattern"));
+    let visit = |session, pattern| Input::Visit { session, name: "v".into(), pattern };
+    world.step(visit(Session(2), pattern()));
+    world.step(Input::Credit(Session(2), 2));
+    let none = world.step(Input::Withdraw(Session(2)));
+    assert_eq!(none, [Effect::Withdrawn { session: Session(2), unspent: 2 }]);
+    world.step(Input::Gone(Session(2)));
+    assert_eq!(assigned(&world.submit(1, spec(1, "a", "calc"))), []);
+    // A newer request takes the place of one that still waits.
+    world.step(visit(Session(3), pattern()));
+    let replaced = world.step(visit(Session(4), pattern()));
+    assert_eq!(replaced, [Effect::Close { session: Session(3), why: Closing::Replaced }]);
+    assert_eq!(assigned(&world.step(Input::Credit(Session(4), 1))), [token(1, 1)]);
+    // It never got there: nothing is counted, and the next attempt is another one.
+    world.step(Input::GiveBack(Session(4), token(1, 1)));
+    assert_eq!(assigned(&world.step(Input::Credit(Session(4), 1))), [token(1, 2)]);
+    world.step(Input::Gone(Session(4)));
+    let record = world.leader.record(JobId(1)).expect("it is known");
+    assert_eq!((record.failures, record.deaths), (0, 0));
+    // Its lease goes on without a connection, as long as it is extended, and can be ended.
+    for session in 5..10 {
+        world.wait(10);
+        let session = Session(session);
+        world.step(visit(session, None));
+        let renewed = world.step(Input::Renew(session, token(1, 2)));
+        assert_eq!(renewed, [Effect::Renewed { session, token: token(1, 2) }]);
+        world.step(Input::Gone(session));
+    }
+    let session = Session(20);
+    world.step(visit(session, None));
+    let stale = world.step(Input::Ack(session, token(1, 1), Outcome::Succeeded));
+    assert_eq!(stale, [Effect::Stale { session, token: token(1, 1) }]);
+    let done = world.step(Input::Ack(session, token(1, 2), Outcome::Succeeded));
+    assert!(done.contains(&Effect::Taken { session, token: token(1, 2) }), "{done:?}");
+    assert!(done.contains(&Effect::Result { session: Session(1), job: JobId(1) }));
+    world.step(Input::Gone(session));
+    assert_eq!(world.leader.workers().count(), 0, "nothing is left of it");
+}
+
+#[test]
+fn lists_are_newest_first_by_state_and_go_on_where_they_stopped() {
+    let mut world = World::new(limits());
+    world.client(1, "a", 2);
+    world.client(2, "b", 2);
+    for id in 1..=6_u128 {
+        let (session, client) = if id % 2 == 0 { (2, "b") } else { (1, "a") };
+        world.submit(session, spec(100 - id, client, if id < 5 { "x" } else { "y" }));
+    }
+    world.worker(9, "w", 2);
+    let ids = |found: &Found| found.jobs.iter().map(|job| 100 - job.0).collect::<Vec<_>>();
+    let all = Filter::default();
+    let first = world.leader.find(&all, u64::MAX, 4);
+    assert_eq!(ids(&first), [6, 5, 4, 3]);
+    let rest = world.leader.find(&all, first.next.expect("there is more"), 4);
+    assert_eq!((ids(&rest), rest.next), (vec![2, 1], None));
+    let of_b = Filter { client: Some("b".into()), exec: Some("x".into()), state: None };
+    assert_eq!(ids(&world.leader.find(&of_b, u64::MAX, 9)), [4, 2]);
+    let count = |world: &World, state| {
+        let filter = Filter { state: Some(state), ..Filter::default() };
+        world.leader.find(&filter, u64::MAX, 9).jobs.len()
+    };
+    assert_eq!((count(&world, State::Running), count(&world, State::Ready)), (2, 4));
+    let ready = Filter { state: Some(State::Ready), ..Filter::default() };
+    let ready = world.leader.find(&ready, u64::MAX, 2).jobs;
+    world.step(Input::Cancel(Session(1), ready[0]));
+    assert_eq!((count(&world, State::Cancelled), count(&world, State::Dead)), (1, 0));
+    // An ended job can be forgotten at once, and no other.
+    let (session, job) = (Session(1), ready[1]);
+    let why = Refusal::NotEnded;
+    assert_eq!(world.step(Input::Forget(session, job)), [Effect::Refused { session, job, why }]);
+    let job = ready[0];
+    let gone = world.step(Input::Forget(session, job));
+    assert_eq!(gone, [Effect::Forget(job), Effect::Done { session, job }]);
+    assert_eq!(count(&world, State::Cancelled), 0);
+    let views: Vec<_> = world.leader.clients().map(|each| (each.in_flight, each.open)).collect();
+    assert_eq!(views.iter().map(|(_, open)| open).sum::<usize>(), 5);
+    let worker = world.leader.workers().next().expect("it is connected");
+    assert_eq!((worker.running, worker.credit, worker.connected), (2, 0, true));
 }
 
 #[test]

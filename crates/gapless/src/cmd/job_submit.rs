@@ -10,9 +10,10 @@ use gapless_broker::{Clock, SystemClock};
 use gapless_core::job::JobId;
 use gapless_jobs::JobEvent;
 use gapless_jobs::wire::{self, Isolation, JobRequest, JobResult, Status, Stream};
+use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::cmd::{Global, SERVER_DEFAULT};
+use crate::cmd::{Global, SERVER_DEFAULT, job_batch, job_manage};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
 use crate::remote::Interrupt;
@@ -27,6 +28,9 @@ Examples:
   gapless job submit train --follow --run-max 2h --memory 4GiB --retry-code 75 --attempts 3
   gapless job submit report --not-before +1h --key reports --after 01234567-89ab-…
   gapless job submit calc 2 3 --id 01234567-89ab-cdef-0123-456789abcdef
+  gapless job submit calc 2 3 --detach              print the id when it is accepted; do not wait
+  seq 1000 | gapless job submit calc --batch lines  a job for each line, its last argument
+  gapless job submit --batch json < jobs.jsonl      lines like {\"exec\": \"calc\", \"args\": [\"2\"]}
 
 It waits for the result, over restarts of the leader too. What the program printed is printed; the
 exit code is 0 when it ended with 0. The same --id again gives the stored result and runs nothing.
@@ -40,13 +44,14 @@ const EVENTS_MAX: usize = 256;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SubmitOptions {
     /// The executable, by its name in the folder of the workers
-    exec: String,
+    #[arg(required_unless_present = "batch")]
+    exec: Option<String>,
     /// Its arguments; no shell looks at them
     args: Vec<String>,
     /// The leader; several may be given
     #[arg(long = "leader", value_name = "HOST:PORT", value_parser = jobs::leader)]
     #[arg(default_value = SERVER_DEFAULT)]
-    leaders: Vec<String>,
+    pub(super) leaders: Vec<String>,
     /// An input file, which the job finds in its folder; may be repeated
     #[arg(long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -67,11 +72,11 @@ pub(crate) struct SubmitOptions {
     follow: bool,
     /// Whose job it is: jobs of one client share its cap
     #[arg(long, value_name = "ID", default_value = "cli")]
-    client: String,
+    pub(super) client: String,
     /// How many jobs of this client may run at a time
     #[arg(long, value_name = "N", env = "CLIENT_DESIRED_PAR", hide_env_values = true)]
     #[arg(default_value = "4", value_parser = jobs::cap)]
-    cap: u32,
+    pub(super) cap: u32,
     /// The job's id, a UUID [default: a random one]
     #[arg(long, value_name = "UUID")]
     id: Option<JobId>,
@@ -111,6 +116,21 @@ pub(crate) struct SubmitOptions {
     /// How long it waits after a failure; may be repeated for the ones after it
     #[arg(long = "retry-wait", value_name = "TIME", value_parser = values::duration)]
     retry_waits: Vec<Duration>,
+    /// Return when the job is accepted and on disk, and print its id
+    #[arg(long, conflicts_with_all = ["out", "follow"])]
+    pub(super) detach: bool,
+    /// Submit a job for each line of stdin
+    #[arg(long, value_name = "FORM", conflicts_with_all = ["id", "out", "follow", "stdin"])]
+    pub(super) batch: Option<Lines>,
+}
+
+/// What each line of stdin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Lines {
+    /// The last argument of a job
+    Lines,
+    /// A whole request as JSON
+    Json,
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
@@ -119,9 +139,18 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(options: &SubmitOptions, global: &Global, out: &mut Output) -> Done {
+    if let Some(form) = options.batch {
+        return job_batch::run(options, form, global, out);
+    }
     let request = request(options)?;
     gapless_doors::runtime()?.block_on(async {
         let mut interrupt = Interrupt::listen()?;
+        if options.detach {
+            let mut leader = job_manage::connect(&options.leaders[0], global).await?;
+            let known = leader.submit(&request).await.map_err(jobs::not_done)?;
+            out.result(&json!({ "JobId": request.job_id, "Known": known }), &request.job_id)?;
+            return Ok(Exit::Ok);
+        }
         let client = jobs::connect(global, &options.leaders, &options.client, options.cap).await?;
         let (events, mut happened) = mpsc::channel(EVENTS_MAX);
         let mut written = Written::default();
@@ -150,7 +179,8 @@ pub(crate) fn run(options: &SubmitOptions, global: &Global, out: &mut Output) ->
     })
 }
 
-fn request(options: &SubmitOptions) -> Result<JobRequest, Failure> {
+/// What the words say; with `--batch` the lines say the rest.
+pub(super) fn request(options: &SubmitOptions) -> Result<JobRequest, Failure> {
     let mut files = BTreeMap::new();
     for path in &options.files {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -167,7 +197,7 @@ fn request(options: &SubmitOptions) -> Result<JobRequest, Failure> {
     Ok(JobRequest {
         job_id: options.id.unwrap_or_else(jobs::new_id).to_string(),
         client_id: options.client.clone(),
-        exec_name: options.exec.clone(),
+        exec_name: options.exec.clone().unwrap_or_default(),
         args: options.args.clone(),
         files,
         archive: options.archive.as_deref().map(content).transpose()?,

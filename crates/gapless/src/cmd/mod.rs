@@ -12,6 +12,8 @@ pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod group;
 pub(crate) mod job;
+pub(crate) mod job_batch;
+pub(crate) mod job_manage;
 pub(crate) mod job_submit;
 pub(crate) mod leader;
 pub(crate) mod outbox;

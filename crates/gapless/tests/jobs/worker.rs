@@ -1,5 +1,10 @@
 //! What a worker does with a program: what it gets, what it may, and that nothing of it stays.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::support::json;
+
 use super::*;
 
 /// A leader and a worker with these options.

@@ -63,6 +63,24 @@ impl Leader {
         running: &[Token],
         effects: &mut Vec<Effect>,
     ) {
+        let no = self.seat_worker(session, name, pattern, effects);
+        for job in self.workers[&no].running.clone() {
+            let attempt = self.jobs[&job].attempt;
+            if !running.contains(&Token { job, attempt }) {
+                self.lost(now, job, effects);
+            }
+        }
+        running.iter().for_each(|token| self.renew(now, session, *token, effects));
+    }
+
+    /// A connection is where a worker takes jobs from now on; an earlier one gives way.
+    pub(super) fn seat_worker(
+        &mut self,
+        session: Session,
+        name: &Arc<str>,
+        pattern: Pattern,
+        effects: &mut Vec<Effect>,
+    ) -> WorkerNo {
         if self.sessions.contains_key(&session) {
             self.gone(session);
         }
@@ -81,13 +99,7 @@ impl Leader {
         let worker = self.workers.get_mut(&no).expect("it was just made");
         worker.session = Some(session);
         worker.pattern = Some(pattern);
-        for job in worker.running.clone() {
-            let attempt = self.jobs[&job].attempt;
-            if !running.contains(&Token { job, attempt }) {
-                self.lost(now, job, effects);
-            }
-        }
-        running.iter().for_each(|token| self.renew(now, session, *token, effects));
+        no
     }
 
     pub(super) fn gone(&mut self, session: Session) {
@@ -97,13 +109,16 @@ impl Leader {
                 self.forget_idle_client(no);
             }
             Some(Role::Worker(no)) => {
-                let worker = self.workers.get_mut(&no).expect("a session's worker");
-                worker.session = None;
-                worker.credit = 0;
-                self.turn.set_free(no, false);
+                // A worker without a connection is forgotten with its last attempt.
+                let Some(worker) = self.workers.get_mut(&no) else { return };
+                if worker.session == Some(session) {
+                    worker.session = None;
+                    worker.credit = 0;
+                    self.turn.set_free(no, false);
+                }
                 self.forget_idle_worker(no);
             }
-            None => {}
+            Some(Role::Observer) | None => {}
         }
     }
 
@@ -127,7 +142,8 @@ impl Leader {
 
     pub(super) fn credit(&mut self, session: Session, more: i32, effects: &mut Vec<Effect>) {
         let Some(Role::Worker(no)) = self.sessions.get(&session).copied() else { return };
-        let worker = self.workers.get_mut(&no).expect("a session's worker");
+        let worker = self.workers.get_mut(&no).filter(|worker| worker.session == Some(session));
+        let Some(worker) = worker else { return };
         let more = u32::try_from(more).ok().filter(|more| *more > 0);
         match more.map(|more| worker.credit.saturating_add(more)) {
             Some(credit) if credit <= CREDIT_MAX => {

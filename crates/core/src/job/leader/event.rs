@@ -56,6 +56,24 @@ pub enum Input {
         /// The attempts it is still at, from before.
         running: Vec<Token>,
     },
+    /// Somebody is connected who looks and manages, and may submit for any client.
+    Observer(Session),
+    /// A request of a worker that has no connection of its own: with a pattern it waits for a job,
+    /// without one it speaks of attempts.
+    Visit {
+        /// The request.
+        session: Session,
+        /// Who the worker is.
+        name: Arc<str>,
+        /// What it runs.
+        pattern: Option<Pattern>,
+    },
+    /// A worker takes no more jobs.
+    Withdraw(Session),
+    /// An attempt did not reach its worker.
+    GiveBack(Session, Token),
+    /// An ended job is not to be remembered any more.
+    Forget(Session, JobId),
     /// A connection is gone.
     Gone(Session),
     /// A worker takes this many jobs more.
@@ -143,7 +161,14 @@ pub enum Effect {
         /// Which job.
         job: JobId,
     },
-    /// A cancel or retry is done.
+    /// A worker's credit is void.
+    Withdrawn {
+        /// The worker's connection.
+        session: Session,
+        /// How much of it was left: the rest became assignments.
+        unspent: u32,
+    },
+    /// A cancel, retry or forget is done.
     Done {
         /// To whom.
         session: Session,
@@ -174,6 +199,9 @@ pub enum Refusal {
     /// The job is not ended, or it succeeded.
     #[error("only a job that ended without success can be retried")]
     NotRetryable,
+    /// The job is not ended.
+    #[error("the job has not ended: cancel it first")]
+    NotEnded,
     /// The job is ended.
     #[error("the job has ended")]
     AlreadyEnded,

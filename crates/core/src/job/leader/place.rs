@@ -66,6 +66,7 @@ impl Leader {
             watchers,
         };
         self.counts.add(&job.phase, 1);
+        self.by_state.insert((State::of(&job.phase), number), id);
         if let Some(at) = job.deadline(self.limits.keep) {
             self.deadlines.insert((at, id));
         }
@@ -84,6 +85,7 @@ impl Leader {
         let job = self.jobs.remove(&id).expect("it is known");
         assert!(!job.is_open(), "only an ended job is removed");
         self.counts.add(&job.phase, -1);
+        self.by_state.remove(&(State::of(&job.phase), job.number));
         if let Some(at) = job.deadline(self.limits.keep) {
             self.deadlines.remove(&(at, id));
         }
@@ -146,9 +148,10 @@ impl Leader {
         let job = self.jobs.get_mut(&id).expect("it is known");
         let before = job.deadline(self.limits.keep);
         let place = place_of(job, self.limits.age_step);
-        let (client, exec) = (job.client, job.exec);
+        let (client, exec, number) = (job.client, job.exec, job.number);
         let ready = phase == Phase::Ready;
         self.counts.add(&phase, 1);
+        let state = State::of(&phase);
         let old = core::mem::replace(&mut job.phase, phase);
         let after = job.deadline(self.limits.keep);
         before.iter().for_each(|at| {
@@ -158,6 +161,8 @@ impl Leader {
             self.deadlines.insert((*at, id));
         });
         self.counts.add(&old, -1);
+        self.by_state.remove(&(State::of(&old), number));
+        self.by_state.insert((state, number), id);
         if old == Phase::Ready {
             self.turn.remove(exec, client, place);
         }

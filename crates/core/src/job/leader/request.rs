@@ -46,7 +46,7 @@ impl Leader {
     }
 
     pub(super) fn may_submit(&self, session: Session, spec: &Spec) -> Result<(), Refusal> {
-        if !matches!(self.sessions.get(&session), Some(Role::Client(_))) {
+        if !matches!(self.sessions.get(&session), Some(Role::Client(_) | Role::Observer)) {
             return Err(Refusal::NoHello);
         }
         if self.jobs.len() >= self.limits.jobs_max {

@@ -1,15 +1,30 @@
 //! Clients and workers of jobs: the first frame tells, and a session of the leader serves them.
 //!
 //! Limits of jobs are in `gapless_jobs::session`; the place among the door's connections stays
-//! taken until the session ends. Not here: what a frame of jobs means.
+//! taken until the session ends, and what it holds is counted in the memory of all connections.
+//! Not here: what a frame of jobs means.
 
 use std::io;
 
-use gapless_jobs::session;
+use gapless_jobs::{Room, session};
 use gapless_protocol::Kind;
 
 use super::{Connection, Stage};
+use crate::budget::Share;
 use crate::native::stream::Stream;
+
+/// A part of the memory of all connections.
+struct SharedRoom(Share);
+
+impl Room for SharedRoom {
+    async fn grow(&mut self, bytes: usize) -> Result<(), String> {
+        self.0.grow(bytes).await.map_err(|error| error.to_string())
+    }
+
+    fn set(&mut self, bytes: usize) {
+        self.0.set(bytes);
+    }
+}
 
 /// Where the kind of a frame is, behind its length.
 const KIND_AT: usize = 4;
@@ -29,10 +44,11 @@ impl Connection {
         let Self { shared, session, stream, input, .. } = *self;
         let Some(leader) = shared.jobs.clone() else { return };
         session.rename("jobs".to_owned());
+        let rooms = [(), (), ()].map(|()| SharedRoom(shared.options.memory.share()));
         let serve = async {
             match stream {
-                Stream::Tcp(stream) => session::serve(stream, input, leader).await,
-                Stream::Unix(stream) => session::serve(stream, input, leader).await,
+                Stream::Tcp(stream) => session::serve(stream, input, leader, rooms).await,
+                Stream::Unix(stream) => session::serve(stream, input, leader, rooms).await,
             }
         };
         let ended: io::Result<()> = tokio::select! {

@@ -1,0 +1,83 @@
+//! Connections that are no client's and no worker's own: those that look and manage, and the
+//! requests of workers that have no connection between them.
+//!
+//! A worker of the second kind takes jobs by one request, and speaks of its attempts by others.
+//! It has credit only while a request waits for a job, and its leases go on when it is silent:
+//! it extends each by itself, and one that it does not extend runs out.
+
+use super::*;
+
+impl Leader {
+    /// Somebody looks and manages.
+    pub(super) fn observer_came(&mut self, session: Session) {
+        if self.sessions.contains_key(&session) {
+            self.gone(session);
+        }
+        self.sessions.insert(session, Role::Observer);
+    }
+
+    /// A request of a worker. With a pattern it waits for a job, and an earlier one that does so
+    /// gives way; without one it speaks of attempts.
+    pub(super) fn visit(
+        &mut self,
+        session: Session,
+        name: &Arc<str>,
+        pattern: Option<Pattern>,
+        effects: &mut Vec<Effect>,
+    ) {
+        match pattern {
+            Some(pattern) => drop(self.seat_worker(session, name, pattern, effects)),
+            None => {
+                let no = self.worker_no(name);
+                self.sessions.insert(session, Role::Worker(no));
+            }
+        }
+    }
+
+    /// A worker takes no more jobs: what is left of its credit is void.
+    pub(super) fn withdraw(&mut self, session: Session, effects: &mut Vec<Effect>) {
+        let mut unspent = 0;
+        if let Some(Role::Worker(no)) = self.sessions.get(&session).copied()
+            && let Some(worker) = self.workers.get_mut(&no)
+            && worker.session == Some(session)
+        {
+            unspent = core::mem::take(&mut worker.credit);
+            self.turn.set_free(no, false);
+        }
+        effects.push(Effect::Withdrawn { session, unspent });
+    }
+
+    /// An attempt did not reach its worker: the job is ready again, and nothing is counted.
+    pub(super) fn give_back(
+        &mut self,
+        now: Timestamp,
+        session: Session,
+        token: Token,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(run) = self.run_of(session, token) else { return };
+        if run.cancel {
+            self.end(now, token.job, End::Cancelled, effects);
+            return;
+        }
+        self.leave_worker(now, token.job);
+        self.jobs.get_mut(&token.job).expect("it ran").until = now;
+        effects.push(Effect::Save(token.job));
+        self.admit(now, token.job);
+    }
+
+    /// An ended job is not to be remembered any more.
+    pub(super) fn forget(&mut self, session: Session, job: JobId, effects: &mut Vec<Effect>) {
+        let why = match self.jobs.get(&job) {
+            None => Refusal::Unknown(job),
+            Some(known) if known.is_open() => Refusal::NotEnded,
+            Some(_) => {
+                self.remove(job);
+                effects.push(Effect::Forget(job));
+                effects.push(Effect::Done { session, job });
+                return;
+            }
+        };
+        effects.push(Effect::Refused { session, job, why });
+    }
+}
