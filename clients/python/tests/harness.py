@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import tempfile
 import unittest
 from pathlib import Path
@@ -55,12 +54,6 @@ class Server:
     async def restart(self) -> None:
         await self.kill()
         await self.start()
-
-    def freeze(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
 
     async def close(self) -> None:
         await self.kill()

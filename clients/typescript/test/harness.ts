@@ -97,9 +97,9 @@ export class Network {
     await once(this.#listener, "listening");
   }
 
-  /** The connections of now carry nothing back any more, and stay open. */
-  mute(): void {
-    this.#mutedUpTo = this.connections;
+  /** The connections of now, or all, carry nothing back any more, and stay open. */
+  mute(which: { newOnesToo?: boolean } = {}): void {
+    this.#mutedUpTo = which.newOnesToo ? Number.POSITIVE_INFINITY : this.connections;
   }
 
   async close(): Promise<void> {
