@@ -24,13 +24,13 @@ use gapless_core::job::{JobId, Token};
 use gapless_core::{Pattern, PublishAck};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
-use crate::clock;
 use crate::error::JobsError;
 use crate::log::Logs;
 use crate::shown::{JobLog, JobShown, NAMES_SHOWN_MAX, Overview};
 use crate::store::{Changes, Store};
 use crate::tally::{Event, Tally};
-use crate::wire::{JobResult, Status};
+use crate::wire::{JobRequest, JobResult, Status};
+use crate::{calendar, clock};
 
 /// Most questions that wait for the leader's task, over all connections.
 const INBOX_MAX: usize = 4096;
@@ -220,7 +220,7 @@ impl Leader {
             broker: broker.clone(),
             store,
             options,
-            machine: Machine::new(options.limits),
+            machine: Machine::new(options.limits).with_calendar(calendar::next),
             outs: BTreeMap::new(),
             appends: VecDeque::new(),
             logs: Logs::default(),
@@ -320,8 +320,25 @@ impl Leader {
 
     /// What was submitted; `None` if that cannot be read.
     pub async fn request(&self, job: JobId) -> Option<Bytes> {
+        match self.stored_request(job).await {
+            Some(request) => Some(request),
+            None => self.request_of_schedule(job).await,
+        }
+    }
+
+    async fn stored_request(&self, job: JobId) -> Option<Bytes> {
         let store = self.prepared.store.clone();
         tokio::task::spawn_blocking(move || store.request(job)).await.ok().flatten()
+    }
+
+    /// A job of a schedule has the schedule's request, under its own id.
+    async fn request_of_schedule(&self, job: JobId) -> Option<Bytes> {
+        let schedule = self.describe(job).await.ok()??.record.origin?;
+        let request = self.stored_request(schedule).await?;
+        let mut request: JobRequest = serde_json::from_slice(&request).ok()?;
+        request.job_id = job.to_string();
+        request.cron = None;
+        serde_json::to_vec(&request).ok().map(Bytes::from)
     }
 
     /// The result of an ended job: what its last attempt left, with the end that counts.
@@ -402,7 +419,7 @@ impl Turn {
 impl Task {
     async fn load(&mut self) -> Result<(), JobsError> {
         let records = self.store.load().await?;
-        self.machine = Machine::new(self.options.limits);
+        self.machine = Machine::new(self.options.limits).with_calendar(calendar::next);
         let (now, mut effects) = (self.broker.now(), Vec::new());
         for record in records {
             self.machine.step(now, Input::Restore(record), &mut effects);

@@ -13,14 +13,16 @@
 //! - [`shown`]: jobs as people see them; [`names`]: their fields as other interfaces spell them.
 //! - [`manage`]: a connection for those who look and manage.
 //! - [`client`]: a client of one or several leaders.
-//! - [`worker`]: a worker; `load`: how busy the machine is.
+//! - [`worker`]: a worker; `handler`: one whose jobs are functions of this process; `load`: how busy the machine is.
 //! - `program`, `runner`: who runs a program; `run`: how; `unpack`, `capture`, `zipped`: what it
 //!   reads, writes and leaves; `isolate`, `tree`: what it cannot do, and that nothing of it stays.
 
+mod calendar;
 mod capture;
 pub mod client;
 mod clock;
 mod error;
+mod handler;
 mod isolate;
 pub mod leader;
 mod load;
@@ -44,6 +46,7 @@ mod zipped;
 
 pub use client::{ClientOptions, JobClient, JobEvent, SubmitError};
 pub use error::JobsError;
+pub use handler::{Failure, Job, Worker};
 pub use isolate::Sandbox;
 pub use leader::{JobView, Leader, LeaderOptions};
 pub use room::Room;

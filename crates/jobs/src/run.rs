@@ -168,14 +168,18 @@ pub(crate) async fn run(
     result
 }
 
-/// Sees to it that a result fits into a frame. What was written is cut by its limits, so only
-/// the archive can be too large.
-fn fit(result: &mut JobResult) {
+/// Sees to it that a result fits into a frame.
+pub(crate) fn fit(result: &mut JobResult) {
     let bytes = serde_json::to_vec(&result).expect("plain data").len();
     if bytes > FrameLimit::MAX.payload_bytes("") {
-        result.output_archive = None;
-        result.status = Status::Failed;
-        result.reason = Some("the output files do not fit into a frame".to_owned());
+        *result = JobResult {
+            status: Status::Failed,
+            stdout: String::new(),
+            stderr: String::new(),
+            output_archive: None,
+            reason: Some("the output does not fit into a frame".to_owned()),
+            ..std::mem::take(result)
+        };
     }
 }
 
@@ -380,22 +384,20 @@ impl Process<'_> {
                 result.status = Status::Failed;
                 result.reason = Some(format!("it ran longer than {} ms", run_max.as_millis()));
             }
-            Ended::Stopped(why) => {
-                result.status = match why {
-                    Stop::Cancelled => Status::Cancelled,
-                    Stop::LeaseLost | Stop::Closing => Status::NotStarted,
-                };
-                result.reason = Some(
-                    match why {
-                        Stop::Cancelled => "it was cancelled",
-                        Stop::LeaseLost => "the leader could not be reached",
-                        Stop::Closing => "the worker was stopped",
-                    }
-                    .to_owned(),
-                );
-            }
+            Ended::Stopped(why) => note_stop(why, result),
         }
     }
+}
+
+/// Says that a job was stopped, and why.
+pub(crate) fn note_stop(why: Stop, result: &mut JobResult) {
+    let (status, reason) = match why {
+        Stop::Cancelled => (Status::Cancelled, "it was cancelled"),
+        Stop::LeaseLost => (Status::NotStarted, "the leader could not be reached"),
+        Stop::Closing => (Status::NotStarted, "the worker was stopped"),
+    };
+    result.status = status;
+    result.reason = Some(reason.to_owned());
 }
 
 enum Ended {

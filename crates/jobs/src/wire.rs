@@ -17,6 +17,8 @@ use gapless_core::retry::{RetryPolicy, Waits};
 use gapless_core::{Timestamp, TopicName};
 use serde::{Deserialize, Serialize};
 
+use crate::calendar;
+
 /// The version of these messages.
 pub const VERSION: u32 = 1;
 /// What submits are addressed to: this, and the name of the executable.
@@ -140,6 +142,9 @@ pub struct JobRequest {
     /// It runs only when all these have succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
+    /// It is a schedule: a job like it runs whenever this cron expression says so, in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
     /// More input files: a zip archive in base64, unpacked into the job's folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
@@ -421,6 +426,7 @@ impl JobRequest {
             )?,
             deaths_max: at_least_one("DeathsMax", self.deaths_max.unwrap_or(DEATHS_DEFAULT))?,
             retry: Arc::new(self.retry()?),
+            cron: self.cron()?,
             digest: self.digest(),
         })
     }
@@ -438,6 +444,15 @@ impl JobRequest {
             true => Err(wrong("Env", "names without =, and not GAPLESS_…, which are reserved")),
             false => Ok(()),
         }
+    }
+
+    fn cron(&self) -> Result<Option<Arc<str>>, RequestError> {
+        let Some(text) = &self.cron else { return Ok(None) };
+        if !self.after.is_empty() {
+            return Err(wrong("Cron", "a schedule waits for no other jobs"));
+        }
+        calendar::check(text).map_err(|why| wrong("Cron", why))?;
+        name("Cron", text).map(Some)
     }
 
     fn retry(&self) -> Result<RetryPolicy, RequestError> {

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use crate::client::{encoded, next_frame};
 use crate::clock::{self, Instant};
+use crate::handler::Handler;
 use crate::load::Load;
 use crate::program::Programs;
 use crate::run::{self, RunOptions, Stop};
@@ -71,9 +72,39 @@ struct Attempt {
     result: Option<Bytes>,
 }
 
+/// Where a worker takes jobs from, and how many.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) leader: String,
+    pub(crate) worker_id: String,
+    pub(crate) pattern: String,
+    pub(crate) parallel: u32,
+    pub(crate) cpu_cap: f64,
+}
+
+/// What runs jobs.
+pub(crate) enum Executor {
+    Programs(Programs),
+    Handler(Handler),
+}
+
+impl Executor {
+    async fn run(
+        &self,
+        request: JobRequest,
+        stop: watch::Receiver<Option<Stop>>,
+        progress: mpsc::Sender<JobProgress>,
+    ) -> JobResult {
+        match self {
+            Self::Programs(programs) => programs.run(&request, stop, progress).await,
+            Self::Handler(handler) => handler.run(request, stop, progress).await,
+        }
+    }
+}
+
 struct Worker {
-    options: WorkerOptions,
-    programs: Arc<Programs>,
+    link: Link,
+    executor: Arc<Executor>,
     progress: mpsc::Sender<JobProgress>,
     written: mpsc::Receiver<JobProgress>,
     attempts: BTreeMap<(JobId, u32), Attempt>,
@@ -90,16 +121,24 @@ struct Worker {
 ///
 /// # Errors
 /// When its folders cannot be prepared.
-pub async fn work(options: WorkerOptions, mut stopped: watch::Receiver<bool>) -> io::Result<()> {
-    run::sweep(&options.run.work_dir).await?;
+pub async fn work(options: WorkerOptions, stopped: watch::Receiver<bool>) -> io::Result<()> {
+    let WorkerOptions { leader, worker_id, pattern, run, runner, parallel, cpu_cap } = options;
+    run::sweep(&run.work_dir).await?;
+    let link = Link { leader, worker_id, pattern, parallel, cpu_cap };
+    take_jobs(link, Executor::Programs(Programs::new(run, runner)), stopped).await;
+    Ok(())
+}
+
+/// Takes jobs and has them run, until `stopped` says so.
+pub(crate) async fn take_jobs(link: Link, executor: Executor, mut stopped: watch::Receiver<bool>) {
     let mut retries = Retries::new(Backoff::default(), u64::from(std::process::id()))
         .expect("the usual waits make sense");
     let (progress, written) = mpsc::channel(PROGRESS_MAX);
     let mut worker = Worker {
-        programs: Arc::new(Programs::new(options.run.clone(), options.runner.clone())),
+        link,
+        executor: Arc::new(executor),
         progress,
         written,
-        options,
         attempts: BTreeMap::new(),
         running: JoinSet::new(),
         finished: VecDeque::new(),
@@ -112,7 +151,7 @@ pub async fn work(options: WorkerOptions, mut stopped: watch::Receiver<bool>) ->
         match worker.serve(&mut stopped, &mut retries).await {
             Ok(()) => {}
             Err(error) => {
-                tracing::warn!(leader = worker.options.leader, %error, "no connection to the leader");
+                tracing::warn!(leader = worker.link.leader, %error, "no connection to the leader");
             }
         }
         if *stopped.borrow() {
@@ -120,7 +159,7 @@ pub async fn work(options: WorkerOptions, mut stopped: watch::Receiver<bool>) ->
             while let Some(ended) = worker.running.join_next().await {
                 worker.ended(ended);
             }
-            return Ok(());
+            return;
         }
         worker.wait_away(retries.failed(), &mut stopped).await;
     }
@@ -137,7 +176,7 @@ impl Worker {
             tokio::time::timeout(CONNECT_WAIT, self.connect()).await??;
         retries.succeeded();
         self.owed = 0;
-        let free = self.options.parallel.saturating_sub(self.attempts.len() as u32);
+        let free = self.link.parallel.saturating_sub(self.attempts.len() as u32);
         if free > 0 {
             output.write_all(&credit(free)).await?;
         }
@@ -181,7 +220,7 @@ impl Worker {
                     self.attempts.values_mut().for_each(|each| each.lease_ends = lease_ends);
                 }
                 _ = look.tick(), if self.owed > 0 => {
-                    if self.load.busy_share() < self.options.cpu_cap {
+                    if self.load.busy_share() < self.link.cpu_cap {
                         output.write_all(&credit(std::mem::take(&mut self.owed))).await?;
                     }
                 }
@@ -197,18 +236,18 @@ impl Worker {
         &mut self,
     ) -> io::Result<(tokio::net::tcp::OwnedReadHalf, tokio::net::tcp::OwnedWriteHalf, BytesMut)>
     {
-        let stream = TcpStream::connect(&self.options.leader).await?;
+        let stream = TcpStream::connect(&self.link.leader).await?;
         stream.set_nodelay(true)?;
         let (mut input, mut output) = stream.into_split();
         let hello = WorkerConfig {
-            worker_id: self.options.worker_id.clone(),
+            worker_id: self.link.worker_id.clone(),
             running: self.attempts.values().map(|each| each.token.clone()).collect(),
         };
         let frame = Frame {
             kind: Kind::JobWorkerHello.number(),
             msg_id: [0; 16],
             corr_id: [0; 16],
-            subject: self.options.pattern.clone().into(),
+            subject: self.link.pattern.clone().into(),
             payload: serde_json::to_vec(&hello).expect("plain data").into(),
         };
         let mut bytes = BytesMut::new();
@@ -265,7 +304,7 @@ impl Worker {
             }
             _ => {}
         }
-        if self.owed > 0 && self.load.busy_share() < self.options.cpu_cap {
+        if self.owed > 0 && self.load.busy_share() < self.link.cpu_cap {
             output.write_all(&credit(std::mem::take(&mut self.owed))).await?;
         }
         Ok(())
@@ -286,8 +325,8 @@ impl Worker {
         let lease_ends = clock::now() + self.lease;
         self.attempts.insert(key, Attempt { token, stop, lease_ends, result: None });
         let request = JobRequest { epoch: Some(self.epoch.clone()), ..request };
-        let (programs, progress) = (Arc::clone(&self.programs), self.progress.clone());
-        self.running.spawn(async move { (key, programs.run(&request, stopping, progress).await) });
+        let (executor, progress) = (Arc::clone(&self.executor), self.progress.clone());
+        self.running.spawn(async move { (key, executor.run(request, stopping, progress).await) });
     }
 
     /// Keeps the result of an attempt until the leader has it.

@@ -12,8 +12,8 @@ use gapless_core::job::leader::{Counts, Limits};
 use gapless_core::job::multi::Policy;
 use gapless_jobs::wire::{JobRequest, JobResult, Status, decode};
 use gapless_jobs::{
-    ClientOptions, JobClient, Leader, LeaderOptions, RunLimits, RunOptions, Sandbox, SubmitError,
-    WorkerOptions, session,
+    ClientOptions, Failure, JobClient, JobEvent, Leader, LeaderOptions, RunLimits, RunOptions,
+    Sandbox, SubmitError, Worker, WorkerOptions, session,
 };
 use gapless_protocol::{Decoder, Frame, FrameLimit, Kind};
 use tempfile::TempDir;
@@ -410,4 +410,100 @@ async fn e2_e6_hostile_frames_and_credits_are_refused_and_others_go_on() {
     let outside = JobRequest { exec_name: "../good".to_owned(), ..job(2, "good", &[]) };
     assert!(matches!(client.run(&outside).await, Err(SubmitError::Refused(_))));
     worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_runs_its_job_again_and_again_also_after_the_leader_started_again() {
+    let (store, execs) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ran = execs.path().join("ran");
+    exec(execs.path(), "tick", &format!("echo $GAPLESS_JOB_ID $1 >> {}", ran.display()));
+    let leader = LeaderAt::start(store.path(), "127.0.0.1:0").await;
+    let address = leader.address;
+    let worker = WorkerAt::start(address, execs.path(), "w");
+    let client = client(&[address], "clientA");
+    let (events, mut happened) = tokio::sync::mpsc::channel(16);
+    let each_second = JobRequest { cron: Some("* * * * * *".to_owned()), ..job(1, "tick", &["x"]) };
+    let mut schedule = std::pin::pin!(client.follow(&each_second, events));
+    tokio::select! {
+        result = &mut schedule => panic!("a schedule has no result: {result:?}"),
+        event = happened.recv() => assert_eq!(event, Some(JobEvent::Accepted(false))),
+    }
+    let lines = || std::fs::read_to_string(&ran).unwrap_or_default().lines().count();
+    let reaches = async |count: usize| {
+        let wait = async {
+            while lines() < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, wait).await.expect("it runs in time");
+    };
+    reaches(2).await;
+    leader.crash().await;
+    let leader = LeaderAt::start(store.path(), &address.to_string()).await;
+    let before = lines();
+    reaches(before + 2).await;
+    let text = std::fs::read_to_string(&ran).unwrap();
+    let ids: std::collections::BTreeSet<&str> = text.lines().collect();
+    assert_eq!(ids.len(), text.lines().count(), "each has an id of its own: {text}");
+    assert!(text.lines().all(|line| line.ends_with(" x")), "{text}");
+    client.cancel(gapless_core::job::JobId(1)).await;
+    let ended = tokio::time::timeout(DEADLINE, schedule).await.expect("in time");
+    assert_eq!(ended.expect("it is cancelled").status, Status::Cancelled);
+    worker.stop().await;
+    drop(leader);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_a_process_do_jobs_and_a_panic_fails_only_its_own() {
+    let store = TempDir::new().unwrap();
+    let leader = LeaderAt::start(store.path(), "127.0.0.1:0").await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let worker = Worker::connect(leader.address.to_string(), "in-process")
+        .unwrap()
+        .handle("add", |job| async move {
+            job.say("adding\n");
+            let numbers: Result<Vec<i64>, _> = job.args().iter().map(|arg| arg.parse()).collect();
+            Ok(numbers.map_err(Failure::from)?.iter().sum::<i64>().to_string())
+        })
+        .unwrap()
+        .handle("odd", |job| async move {
+            match job.request().attempt {
+                Some(1) => Err(Failure::Again("not yet".to_owned())),
+                Some(2) => Ok("now".to_owned()),
+                _ => panic!("this never happens"),
+            }
+        })
+        .unwrap()
+        .handle("breaks", |_| async move { panic!("on purpose") })
+        .unwrap()
+        .handle("hangs", |_| std::future::pending())
+        .unwrap();
+    let worker = tokio::spawn(worker.run(async { drop(stopped.await) }));
+    let client = client(&[leader.address], "clientA");
+    let (events, mut happened) = tokio::sync::mpsc::channel(16);
+    let request = job(1, "add", &["2", "40"]);
+    let sum = tokio::time::timeout(DEADLINE, client.follow(&request, events)).await;
+    assert_eq!(sum.expect("in time").expect("it is done").stdout, "42");
+    let mut said = Vec::new();
+    while let Some(event) = happened.recv().await {
+        said.push(event);
+    }
+    assert_eq!(said[0], JobEvent::Accepted(false));
+    let wrong = done(&client, &job(2, "add", &["2", "x"])).await;
+    assert_eq!((wrong.status, wrong.stdout.as_str()), (Status::Failed, ""));
+    let again = done(&client, &job(3, "odd", &[])).await;
+    assert_eq!((again.status, again.attempt, &*again.stdout), (Status::Ok, Some(2), "now"));
+    assert_eq!(done(&client, &job(4, "breaks", &[])).await.status, Status::Failed);
+    assert_eq!(done(&client, &job(5, "add", &["1"])).await.stdout, "1");
+    let hanging = job(6, "hangs", &[]);
+    let mut run = std::pin::pin!(client.run(&hanging));
+    tokio::select! {
+        result = &mut run => panic!("it never ends by itself: {result:?}"),
+        () = leader.wait_for(|counts| counts.running == 1) => {}
+    }
+    client.cancel(gapless_core::job::JobId(6)).await;
+    let result = tokio::time::timeout(DEADLINE, run).await.expect("in time").expect("it ends");
+    assert_eq!(result.status, Status::Cancelled);
+    drop(stop);
+    worker.await.expect("it ends well");
 }

@@ -34,6 +34,7 @@ use super::turn::{ClientNo, ExecNo, Place, Turn, WorkerNo};
 use super::{JobId, Token};
 pub use event::{Closing, Effect, Input, Outcome, Refusal, Session};
 pub use look::{ClientView, Filter, Found, LOOKED_AT_MAX, State, WorkerView};
+pub use schedule::Calendar;
 
 mod attempt;
 mod connection;
@@ -41,6 +42,7 @@ mod event;
 mod look;
 mod place;
 mod request;
+mod schedule;
 mod visit;
 
 /// What workers subscribe to: this, and the name of the executable.
@@ -119,6 +121,8 @@ struct Job {
     phase: Phase,
     /// When it may run next, from its last record; kept while it is blocked or its key is busy.
     until: Timestamp,
+    /// The schedule that it was made by, whose request is its own.
+    origin: Option<JobId>,
     /// Connections that want its result.
     watchers: Vec<Session>,
 }
@@ -203,9 +207,12 @@ impl Counts {
 #[derive(Debug)]
 pub struct Leader {
     limits: Limits,
+    calendar: Calendar,
     jobs: BTreeMap<JobId, Job>,
     /// All jobs by state and number, for lists.
     by_state: BTreeMap<(State, u64), JobId>,
+    /// How many jobs that are known were made by a schedule.
+    made_by: BTreeMap<JobId, usize>,
     clients: BTreeMap<ClientNo, Client>,
     client_names: BTreeMap<Arc<str>, ClientNo>,
     workers: BTreeMap<WorkerNo, Worker>,
@@ -228,8 +235,10 @@ impl Leader {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
+            calendar: |_, _| None,
             jobs: BTreeMap::new(),
             by_state: BTreeMap::new(),
+            made_by: BTreeMap::new(),
             clients: BTreeMap::new(),
             client_names: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -245,6 +254,12 @@ impl Leader {
             next_no: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// The same, with schedules.
+    #[must_use]
+    pub fn with_calendar(self, calendar: Calendar) -> Self {
+        Self { calendar, ..self }
     }
 
     /// Takes in what happened, and says what must be done.
@@ -317,6 +332,7 @@ impl Leader {
             attempt: known.attempt,
             failures: known.failures,
             deaths: known.deaths,
+            origin: known.origin,
             stage,
         })
     }
@@ -352,8 +368,17 @@ impl Leader {
                 return;
             }
             match &self.jobs[&id].phase {
+                Phase::Delayed(_) if self.jobs[&id].spec.cron.is_some() => {
+                    self.fire(now, id, effects);
+                }
                 Phase::Delayed(_) => self.admit(now, id),
                 Phase::Running(_) => self.lost(now, id, effects),
+                // The request of a schedule is that of the jobs it made.
+                Phase::Ended { how, .. } if self.made_by.contains_key(&id) => {
+                    let how = *how;
+                    self.set_phase(id, Phase::Ended { how, at: now });
+                    effects.push(Effect::Save(id));
+                }
                 _ => {
                     self.remove(id);
                     effects.push(Effect::Forget(id));

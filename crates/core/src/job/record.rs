@@ -16,7 +16,9 @@ use crate::time::{Timestamp, whole_ms};
 use super::JobId;
 
 /// Version of the bytes, their first byte.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Records of before schedules.
+const VERSION_PLAIN: u8 = 1;
 /// Highest priority; the lowest is 0.
 pub const PRIORITY_MAX: u8 = 9;
 /// Most jobs one job may wait for: each is looked at when it ends.
@@ -49,6 +51,8 @@ pub struct Spec {
     pub deaths_max: u32,
     /// How long it waits after each failure.
     pub retry: Arc<RetryPolicy>,
+    /// It is a schedule: a job like it runs at these times, as a cron expression.
+    pub cron: Option<Arc<str>>,
     /// A digest of the whole request: the same id with another digest is another job.
     pub digest: u128,
 }
@@ -139,6 +143,8 @@ pub struct Record {
     pub failures: u32,
     /// How many workers were lost with it since then.
     pub deaths: u32,
+    /// The schedule that it was made by.
+    pub origin: Option<JobId>,
     /// Where it stands.
     pub stage: Stage,
 }
@@ -196,6 +202,9 @@ impl Record {
                 put_varint(&mut out, at.0);
             }
         }
+        put_text(&mut out, spec.cron.as_deref().unwrap_or_default());
+        out.put_u8(u8::from(self.origin.is_some()));
+        self.origin.iter().for_each(|origin| out.put_u128_le(origin.0));
         out
     }
 
@@ -206,10 +215,10 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut rest = Rest(bytes);
         let version = rest.byte()?;
-        if version != VERSION {
+        if !(VERSION_PLAIN..=VERSION).contains(&version) {
             return Err(RecordError::Version(version));
         }
-        let spec = Spec {
+        let mut spec = Spec {
             id: JobId(rest.wide()?),
             digest: rest.wide()?,
             client: rest.text()?,
@@ -222,6 +231,7 @@ impl Record {
             attempts_max: rest.small()?,
             deaths_max: rest.small()?,
             retry: Arc::new(rest.retry()?),
+            cron: None,
         };
         let number = rest.number()?;
         let submitted = Timestamp(rest.number()?);
@@ -239,11 +249,18 @@ impl Record {
             },
             _ => return Err(RecordError::Damaged),
         };
+        let mut origin = None;
+        if version > VERSION_PLAIN {
+            spec.cron = Some(rest.text()?).filter(|text| !text.is_empty());
+            if rest.byte()? == 1 {
+                origin = Some(JobId(rest.wide()?));
+            }
+        }
         if !rest.0.is_empty() {
             return Err(RecordError::Damaged);
         }
         let spec = Arc::new(spec);
-        Ok(Self { spec, number, submitted, attempt, failures, deaths, stage })
+        Ok(Self { spec, number, submitted, attempt, failures, deaths, origin, stage })
     }
 }
 

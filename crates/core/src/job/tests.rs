@@ -35,8 +35,15 @@ fn spec(id: u128, client: &str, exec: &str) -> Spec {
         attempts_max: 3,
         deaths_max: 3,
         retry: Arc::new(RetryPolicy { waits, jitter_percent: 0 }),
+        cron: None,
         digest: id,
     }
+}
+
+/// Schedules of the tests: `12` is every 12 seconds, and everything else never.
+fn calendar(text: &str, after: Timestamp) -> Option<Timestamp> {
+    let every: u64 = text.parse::<u64>().ok()? * 1000;
+    Some(Timestamp((after.0 / every + 1) * every))
 }
 
 /// A leader, the records that it saved, and a clock.
@@ -48,8 +55,11 @@ struct World {
 
 impl World {
     fn new(limits: Limits) -> Self {
-        let mut world =
-            Self { leader: Leader::new(limits), saved: BTreeMap::new(), now: Timestamp(1_000) };
+        let mut world = Self {
+            leader: Leader::new(limits).with_calendar(calendar),
+            saved: BTreeMap::new(),
+            now: Timestamp(1_000),
+        };
         world.step(Input::Restored);
         world
     }
@@ -80,7 +90,7 @@ impl World {
 
     /// The leader dies and another goes on from what was saved.
     fn restart(&mut self, limits: Limits) {
-        self.leader = Leader::new(limits);
+        self.leader = Leader::new(limits).with_calendar(calendar);
         for bytes in self.saved.clone().values() {
             let record = Record::decode(bytes).expect("what was encoded is decoded");
             self.step_quietly(Input::Restore(record));
@@ -355,7 +365,8 @@ fn e5_a_client_with_many_jobs_does_not_starve_the_others() {
 #[test]
 fn what_was_encoded_is_decoded_and_damage_is_noticed() {
     let key: Option<Arc<str>> = Some("käse".into());
-    let full = Spec { key, after: vec![JobId(7), JobId(8)], ..spec(5, "a", "calc") };
+    let (after, cron) = (vec![JobId(7), JobId(8)], Some("* * * * *".into()));
+    let full = Spec { key, after, cron, ..spec(5, "a", "calc") };
     let stages = [
         Stage::Open { until: Timestamp(77) },
         Stage::Running { worker: "w".into(), started: Timestamp(9), cancel: true },
@@ -369,6 +380,7 @@ fn what_was_encoded_is_decoded_and_damage_is_noticed() {
             attempt: 2,
             failures: 1,
             deaths: 1,
+            origin: Some(JobId(6)),
             stage,
         };
         let bytes = record.encode();
@@ -377,6 +389,80 @@ fn what_was_encoded_is_decoded_and_damage_is_noticed() {
             assert!(Record::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
     }
+}
+
+#[test]
+fn records_of_before_schedules_are_read() {
+    let record = Record {
+        spec: Arc::new(spec(5, "a", "calc")),
+        number: 3,
+        submitted: Timestamp(5),
+        attempt: 2,
+        failures: 1,
+        deaths: 1,
+        origin: None,
+        stage: Stage::Ended { how: End::Failed, at: Timestamp(10) },
+    };
+    let mut bytes = record.encode();
+    // Version 1 ended here: without the two fields at the end, which are empty.
+    bytes[0] = 1;
+    bytes.truncate(bytes.len() - 2);
+    assert_eq!(Record::decode(&bytes), Ok(record));
+}
+
+#[test]
+fn a_schedule_makes_a_job_each_time_and_one_for_all_times_that_were_missed() {
+    let mut world = World::new(limits());
+    world.client(1, "a", 9);
+    world.worker(9, "w", 9);
+    let never = Spec { cron: Some("never".into()), ..spec(2, "a", "calc") };
+    let (session, job, why) = (Session(1), JobId(2), Refusal::NoTime);
+    assert_eq!(world.submit(1, never), [Effect::Refused { session, job, why }]);
+    let schedule = Spec { cron: Some("60".into()), ..spec(1, "a", "calc") };
+    assert_eq!(assigned(&world.submit(1, schedule)), [], "it does not run itself");
+    let first = assigned(&world.wait(59));
+    assert_eq!((first.len(), first[0].attempt), (1, 1), "at the full minute");
+    assert_eq!(world.leader.record(first[0].job).expect("it is known").origin, Some(JobId(1)));
+    world.step(Input::Ack(Session(9), first[0], Outcome::Succeeded));
+    assert_eq!(assigned(&world.wait(59)), []);
+    let second = assigned(&world.wait(1));
+    assert_ne!(first[0].job, second[0].job);
+    world.step(Input::Ack(Session(9), second[0], Outcome::Succeeded));
+    // The leader is away for five minutes: one job is made, and then it goes on as before.
+    world.now = world.now.after(Duration::from_secs(300));
+    world.restart(limits());
+    world.client(1, "a", 9);
+    let late = assigned(&world.worker(11, "x", 9));
+    assert_eq!(late.len(), 1, "{late:?}");
+    world.step(Input::Ack(Session(11), late[0], Outcome::Succeeded));
+    assert_eq!(assigned(&world.wait(59)), []);
+    let last = assigned(&world.wait(1));
+    // The schedule is remembered as long as a job of it is, as they share a request.
+    world.step(Input::Cancel(Session(1), JobId(1)));
+    for _ in 0..30 {
+        world.wait(10);
+        world.step(Input::Renew(Session(11), last[0]));
+    }
+    world.step(Input::Ack(Session(11), last[0], Outcome::Succeeded));
+    assert!(!world.wait(301).contains(&Effect::Forget(JobId(1))), "a job of it is known");
+    assert!(world.wait(300).contains(&Effect::Forget(last[0].job)));
+    world.wait(600);
+    assert!(world.saved.is_empty(), "in the end all is forgotten");
+}
+
+#[test]
+fn a_schedule_leaves_out_a_job_while_the_one_before_is_not_ended() {
+    let mut world = World::new(limits());
+    world.client(1, "a", 9);
+    world.worker(9, "w", 9);
+    let unique = Some("u".into());
+    world.submit(1, Spec { cron: Some("10".into()), unique, ..spec(1, "a", "calc") });
+    let first = assigned(&world.wait(9));
+    assert_eq!(first.len(), 1);
+    world.step(Input::Renew(Session(9), first[0]));
+    assert_eq!(assigned(&world.wait(10)), []);
+    world.step(Input::Ack(Session(9), first[0], Outcome::Succeeded));
+    assert_eq!(assigned(&world.wait(10)).len(), 1);
 }
 
 #[test]
@@ -468,6 +554,13 @@ impl Chaos {
                     self.given.retain(|token| token.job != job);
                     self.at_work.values_mut().for_each(|all| all.retain(|each| each.job != job));
                 }
+                Effect::Save(job) => {
+                    // A schedule makes jobs that were not submitted.
+                    let record = self.world.leader.record(job);
+                    if record.is_some_and(|record| record.origin.is_some()) {
+                        self.accepted.insert(job);
+                    }
+                }
                 Effect::Result { job, .. } => *self.results.entry(job).or_default() += 1,
                 Effect::Close { session, .. } => {
                     self.connections.retain(|_, each| *each != session);
@@ -519,6 +612,9 @@ impl Chaos {
         }
         if self.roll(6) == 0 {
             job.not_before = self.world.now.after(Duration::from_secs(self.roll(60)));
+        }
+        if self.roll(40) == 0 && job.after.is_empty() {
+            job.cron = Some(format!("{}", 5 + self.roll(60)).into());
         }
         job.priority = self.roll(10) as u8;
         self.next_job = self.next_job.max(job.id.0 + 1);
@@ -640,6 +736,13 @@ impl Chaos {
     fn settle(&mut self) {
         (0..WORKERS).for_each(|worker| self.connect_worker(worker));
         (0..CLIENTS).for_each(|client| self.connect_client(client));
+        let schedules: Vec<JobId> = self.world.leader.jobs().collect();
+        for job in schedules {
+            let record = self.world.leader.record(job).expect("it is known");
+            if record.spec.cron.is_some() {
+                self.step(Input::Cancel(Session(1), job));
+            }
+        }
         for round in 0.. {
             let counts = self.world.leader.counts();
             if counts.waiting + counts.ready + counts.running == 0 {
@@ -764,7 +867,10 @@ fn e5_no_order_of_events_loses_a_job_or_runs_two_attempts_at_once() {
         assert!(known.is_subset(&chaos.accepted), "seed {seed}");
         assert!(!chaos.given.is_empty() && !chaos.results.is_empty(), "seed {seed}: it did work");
         let later = chaos.world.wait(700);
-        assert!(later.iter().all(|effect| matches!(effect, Effect::Forget(_))));
+        let expected = |effect: &Effect| matches!(effect, Effect::Forget(_) | Effect::Save(_));
+        assert!(later.iter().all(expected), "seed {seed}");
+        // A schedule is forgotten one time later than what it made.
+        chaos.world.wait(700);
         assert!(chaos.world.saved.is_empty(), "seed {seed}: nothing is left behind");
         assert_eq!(chaos.world.leader.counts(), Default::default());
     }

@@ -26,6 +26,7 @@ Examples:
   gapless job submit resize photo.jpg 50% --file photo.jpg --out resized.zip
   gapless job submit calc --leader 10.0.0.5:4281 --json -- --verbose -n 3
   gapless job submit train --follow --run-max 2h --memory 4GiB --retry-code 75 --attempts 3
+  gapless job submit cleanup --cron '0 3 * * *' --unique cleanup
   gapless job submit report --not-before +1h --key reports --after 01234567-89ab-…
   gapless job submit calc 2 3 --id 01234567-89ab-cdef-0123-456789abcdef
   gapless job submit calc 2 3 --detach              print the id when it is accepted; do not wait
@@ -98,6 +99,10 @@ pub(crate) struct SubmitOptions {
     /// Not before this time: 2026-11-15T22:54:03Z, or +5m
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     not_before: Option<When>,
+    /// A schedule: run it whenever this cron expression says so, in UTC, until it is cancelled.
+    /// The command ends when the schedule is stored, and prints its id
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["after", "out", "follow"])]
+    cron: Option<String>,
     /// Of all jobs with this key one runs at a time
     #[arg(long)]
     key: Option<String>,
@@ -161,6 +166,11 @@ pub(crate) fn run(options: &SubmitOptions, global: &Global, out: &mut Output) ->
                 tokio::select! {
                     result = &mut wait => break result?,
                     Some(event) = happened.recv() => {
+                        if options.cron.is_some() && matches!(event, JobEvent::Accepted(_)) {
+                            let id = &request.job_id;
+                            out.result(&serde_json::json!({ "JobId": id }), id)?;
+                            return Ok(Exit::Ok);
+                        }
                         if let JobEvent::Progress(piece) = event
                             && options.follow
                             && !out.json
@@ -214,6 +224,7 @@ pub(super) fn request(options: &SubmitOptions) -> Result<JobRequest, Failure> {
         retry_exit_codes: options.retry_codes.clone(),
         key: options.key.clone(),
         unique: options.unique.clone(),
+        cron: options.cron.clone(),
         after: options.after.iter().map(ToString::to_string).collect(),
         ..JobRequest::default()
     })

@@ -185,3 +185,30 @@ fn what_a_job_writes_is_shown_while_it_runs_and_not_twice() {
     assert_eq!(std::fs::read_to_string(&told).expect("it is there"), "first\nlast\n");
     assert_eq!(text(&done.stderr), "early\n");
 }
+
+#[test]
+fn jobs_wait_for_others_are_unique_and_tried_again_by_exit_code() {
+    let place = Place::new();
+    let (ran, gate) = place.gated("slow");
+    place.exec("flaky", "echo x >> $1; [ $(wc -l < $1) -ge 2 ] || exit 75");
+    let (_leader, _worker, address) = started(&place, &["--allow", "."]);
+    let id = "01234567-89ab-cdef-0123-456789abcdef";
+    let first = place.submit(&address, &["slow", "--id", id, "--unique", "u", "--json"]);
+    wait_until("it runs", || lines(&ran) == 1);
+    let second = place.submit(&address, &["slow", "--unique", "u"]).output();
+    assert_eq!(second.status.code(), Some(5), "{}", text(&second.stderr));
+    let after = place.submit(&address, &["slow", "--after", id, "--json"]);
+    std::fs::write(&gate, "").expect("written");
+    assert_eq!(json(&first.output())["Status"], "OK");
+    assert_eq!(json(&after.output())["Status"], "OK");
+    assert_eq!(lines(&ran), 2);
+    let count = place.path("count").display().to_string();
+    let again = ["flaky", &count, "--retry-code", "75", "--retry-wait", "1ms"];
+    let result = submitted(&place, &address, &again);
+    assert_eq!((&result["Status"], &result["Attempt"]), (&"OK".into(), &2.into()), "{result}");
+    let schedule = place.submit(&address, &["slow", "--cron", "* * * * * *", "--json"]).output();
+    assert!(json(&schedule)["JobId"].is_string());
+    wait_until("the schedule has it run", || lines(&ran) >= 4);
+    let wrong = place.submit(&address, &["slow", "--cron", "61 * * * *"]).output();
+    assert_eq!(wrong.status.code(), Some(5), "{}", text(&wrong.stderr));
+}

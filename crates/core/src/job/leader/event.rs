@@ -213,6 +213,9 @@ pub enum Refusal {
         /// How many are allowed.
         most: usize,
     },
+    /// The time of the schedule never comes.
+    #[error("the time of this schedule never comes")]
+    NoTime,
     /// The connection has not said that it is a client.
     #[error("a client must introduce itself first")]
     NoHello,

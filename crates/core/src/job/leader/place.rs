@@ -20,7 +20,7 @@ impl Leader {
 
     /// Puts a job into every index but the queues; [`Leader::admit`] does that.
     pub(super) fn insert(&mut self, record: Record) {
-        let Record { spec, number, submitted, attempt, failures, deaths, stage } = record;
+        let Record { spec, number, submitted, attempt, failures, deaths, origin, stage } = record;
         let id = spec.id;
         assert!(!self.jobs.contains_key(&id), "a job is there once");
         let client = self.client_no(&spec.client);
@@ -40,9 +40,12 @@ impl Leader {
         if open {
             self.clients.get_mut(&client).expect("it is known").open_jobs += 1;
             *self.exec_jobs.entry(exec).or_default() += 1;
-            if let Some(unique) = &spec.unique {
+            if let Some(unique) = spec.unique.as_ref().filter(|_| spec.cron.is_none()) {
                 self.unique.insert(Arc::clone(unique), id);
             }
+        }
+        if let Some(schedule) = origin {
+            *self.made_by.entry(schedule).or_default() += 1;
         }
         for before in &spec.after {
             self.dependents.entry(*before).or_default().insert(id);
@@ -63,6 +66,7 @@ impl Leader {
             deaths,
             phase,
             until,
+            origin,
             watchers,
         };
         self.counts.add(&job.phase, 1);
@@ -88,6 +92,13 @@ impl Leader {
         self.by_state.remove(&(State::of(&job.phase), job.number));
         if let Some(at) = job.deadline(self.limits.keep) {
             self.deadlines.remove(&(at, id));
+        }
+        if let Some(schedule) = job.origin {
+            let left = self.made_by.get_mut(&schedule).expect("it was counted");
+            *left -= 1;
+            if *left == 0 {
+                self.made_by.remove(&schedule);
+            }
         }
         for before in &job.spec.after {
             if let Some(waiting) = self.dependents.get_mut(before) {
@@ -121,7 +132,10 @@ impl Leader {
     pub(super) fn admit(&mut self, now: Timestamp, id: JobId) {
         let job = &self.jobs[&id];
         let place = place_of(job, self.limits.age_step);
-        let phase = if job.spec.after.iter().any(|before| self.is_open(*before)) {
+        let phase = if job.spec.cron.is_some() {
+            // It waits for its time even if that has come, and then it is not the one that runs.
+            Phase::Delayed(job.until)
+        } else if job.spec.after.iter().any(|before| self.is_open(*before)) {
             Phase::Blocked
         } else if job.until > now {
             Phase::Delayed(job.until)
@@ -238,7 +252,7 @@ impl Leader {
             let job = self.jobs.get_mut(&id).expect("it is known");
             let (client, exec, unique) = (job.client, job.exec, job.spec.unique.clone());
             let watchers = core::mem::take(&mut job.watchers);
-            if let Some(unique) = unique {
+            if let Some(unique) = unique.filter(|unique| self.unique.get(unique) == Some(&id)) {
                 self.unique.remove(&unique);
             }
             effects.push(Effect::Save(id));

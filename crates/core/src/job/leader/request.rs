@@ -24,7 +24,11 @@ impl Leader {
             effects.push(Effect::Refused { session, job: id, why });
             return;
         }
-        let (number, until) = (self.next_number, spec.not_before);
+        let Some(until) = self.first_time(&spec, now) else {
+            effects.push(Effect::Refused { session, job: id, why: Refusal::NoTime });
+            return;
+        };
+        let number = self.next_number;
         let record = Record {
             spec,
             number,
@@ -32,6 +36,7 @@ impl Leader {
             attempt: 0,
             failures: 0,
             deaths: 0,
+            origin: None,
             stage: Stage::Open { until },
         };
         self.insert(record);
@@ -56,7 +61,8 @@ impl Leader {
         if new_exec && self.turn.exec_count() >= EXECS_MAX {
             return Err(Refusal::TooMany { what: "executables", most: EXECS_MAX });
         }
-        if let Some(other) = spec.unique.as_ref().and_then(|unique| self.unique.get(unique)) {
+        let unique = spec.unique.as_ref().filter(|_| spec.cron.is_none());
+        if let Some(other) = unique.and_then(|unique| self.unique.get(unique)) {
             return Err(Refusal::NotUnique(*other));
         }
         match spec.after.iter().find(|job| !self.jobs.contains_key(job)) {
@@ -126,7 +132,8 @@ impl Leader {
             effects.push(Effect::Refused { session, job, why: Refusal::Unknown(job) });
             return;
         };
-        let other = known.spec.unique.as_ref().and_then(|unique| self.unique.get(unique));
+        let unique = known.spec.unique.as_ref().filter(|_| known.spec.cron.is_none());
+        let other = unique.and_then(|unique| self.unique.get(unique));
         let why = match (&known.phase, other) {
             (Phase::Ended { how: End::Succeeded, .. }, _) => Refusal::NotRetryable,
             (Phase::Ended { .. }, Some(other)) => Refusal::NotUnique(*other),
@@ -135,7 +142,11 @@ impl Leader {
                 self.remove(job);
                 record.failures = 0;
                 record.deaths = 0;
-                record.stage = Stage::Open { until: now };
+                let until = match record.spec.cron {
+                    Some(_) => self.first_time(&record.spec, now).unwrap_or(now),
+                    None => now,
+                };
+                record.stage = Stage::Open { until };
                 self.insert(record);
                 effects.push(Effect::Save(job));
                 effects.push(Effect::Done { session, job });

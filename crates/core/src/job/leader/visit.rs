@@ -70,7 +70,8 @@ impl Leader {
     pub(super) fn forget(&mut self, session: Session, job: JobId, effects: &mut Vec<Effect>) {
         let why = match self.jobs.get(&job) {
             None => Refusal::Unknown(job),
-            Some(known) if known.is_open() => Refusal::NotEnded,
+            // Jobs that a schedule made share its request: it is kept as long as they are.
+            Some(known) if known.is_open() || self.made_by.contains_key(&job) => Refusal::NotEnded,
             Some(_) => {
                 self.remove(job);
                 effects.push(Effect::Forget(job));
