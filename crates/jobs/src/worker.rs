@@ -84,7 +84,7 @@ pub(crate) struct Link {
 
 /// What runs jobs.
 pub(crate) enum Executor {
-    Programs(Programs),
+    Programs(Box<Programs>),
     Handler(Handler),
 }
 
@@ -125,7 +125,7 @@ pub async fn work(options: WorkerOptions, stopped: watch::Receiver<bool>) -> io:
     let WorkerOptions { leader, worker_id, pattern, run, runner, parallel, cpu_cap } = options;
     run::sweep(&run.work_dir).await?;
     let link = Link { leader, worker_id, pattern, parallel, cpu_cap };
-    take_jobs(link, Executor::Programs(Programs::new(run, runner)), stopped).await;
+    take_jobs(link, Executor::Programs(Box::new(Programs::new(run, runner))), stopped).await;
     Ok(())
 }
 
