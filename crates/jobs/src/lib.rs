@@ -13,7 +13,8 @@
 //! - [`shown`]: jobs as people see them; [`names`]: their fields as other interfaces spell them.
 //! - [`manage`]: a connection for those who look and manage.
 //! - [`client`]: a client of one or several leaders.
-//! - [`worker`]: a worker; `handler`: one whose jobs are functions of this process; `load`: how busy the machine is.
+//! - [`worker`]: a worker; `handler`: one whose jobs are functions of this process; `load`: how
+//!   busy the machine is.
 //! - `program`, `runner`: who runs a program; `run`: how; `unpack`, `capture`, `zipped`: what it
 //!   reads, writes and leaves; `isolate`, `tree`: what it cannot do, and that nothing of it stays.
 
