@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use gapless_core::topic::Input;
 use gapless_core::{
-    Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, TopicName, TopicSettings,
+    Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, TopicInfo, TopicName,
+    TopicSettings,
 };
 use gapless_journal::{Append, Ticket};
 
@@ -19,23 +20,6 @@ use crate::recover::put_named;
 
 /// Bytes of the entries that delete a topic, or a group with its topic of dead letters.
 pub(crate) const DELETION_BYTES_MAX: usize = 256;
-
-/// A topic as seen from outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopicInfo {
-    /// Its name.
-    pub name: TopicName,
-    /// Its number, which no other topic ever has.
-    pub id: u64,
-    /// Its settings.
-    pub settings: TopicSettings,
-    /// The first seq that can be read.
-    pub first: Seq,
-    /// The next seq.
-    pub next: Seq,
-    /// Bytes kept, about.
-    pub bytes: u64,
-}
 
 /// Where a topic begins and ends, and which one it is: what a reader must know, without the
 /// look into segments that [`TopicInfo`] takes.

@@ -13,14 +13,13 @@ use std::time::Duration;
 use gapless_core::group::{Dying, Input, Redrive};
 use gapless_core::time::whole_ms;
 use gapless_core::{
-    DeadLetter, LetterFilter, Message, PubSubError, PublishAck, PublishOptions, RecordsBuilder,
-    RejectReason, Seq, Timestamp, TopicName, TopicSettings,
+    DeadLetter, Delivered, LetterFilter, Message, PubSubError, PublishAck, PublishOptions,
+    RecordsBuilder, RejectReason, Seq, Timestamp, TopicName, TopicSettings,
 };
 
 use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, lock};
 use crate::commit::Prepared;
-use crate::delivery::Delivered;
 use crate::error::GroupError;
 use crate::group::GroupCell;
 use crate::publish::{Atomic, GroupPart, Publishing};

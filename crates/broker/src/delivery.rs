@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use gapless_core::batch::RecordIter;
 use gapless_core::{
-    Batch, BatchRef, Batches, GapReason, Message, Position, Record, Seq, Tally, Timestamp,
+    Batch, BatchRef, Batches, Delivered, DeliveredRef, GapNotice, Position, Seq, Tally, Timestamp,
     TopicName,
 };
 use gapless_journal::without;
@@ -28,22 +28,6 @@ pub enum Delivery {
     Live,
 }
 
-/// Numbers of a topic that a subscriber will not get.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GapNotice {
-    /// The topic; `None` when it tells of all topics of the subscription.
-    pub topic: Option<TopicName>,
-    /// The first seq that is missing, if it is known. A subscriber of a pattern may have
-    /// seen some of those before `to`; then it is not.
-    pub from: Option<Seq>,
-    /// The last seq that is missing, if the gap is one of seqs.
-    pub to: Option<Seq>,
-    /// The positions that are accounted for by this notice.
-    pub positions: Option<(Position, Position)>,
-    /// Why they are missing.
-    pub reason: GapReason,
-}
-
 /// Messages of one topic that account for the seqs `from` to `to`: a seq between them that
 /// does not come was compacted away or has expired.
 #[derive(Clone, Debug)]
@@ -57,32 +41,6 @@ pub struct Messages {
     mailed: bool,
     /// What their headers say; `None` when some must be left out of the parts.
     tally: Option<(Tally, Seq)>,
-}
-
-/// A message with its numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivered {
-    /// Its place in its topic.
-    pub seq: Seq,
-    /// Its place in the journal.
-    pub position: Position,
-    /// When it was accepted.
-    pub time: Timestamp,
-    /// What was sent.
-    pub message: Message,
-}
-
-/// A message with its numbers, borrowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeliveredRef<'a> {
-    /// Its place in its topic.
-    pub seq: Seq,
-    /// Its place in the journal.
-    pub position: Position,
-    /// When it was accepted.
-    pub time: Timestamp,
-    /// What was sent, as stored.
-    pub record: Record<'a>,
 }
 
 impl Messages {

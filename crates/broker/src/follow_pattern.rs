@@ -14,13 +14,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use gapless_core::sweep::{Effect, Input};
 use gapless_core::{
-    Entry, EntryKind, GapReason, Kept, Pattern, Position, Seq, Sweep, Tally, Timestamp, TopicId,
+    Entry, EntryKind, GapNotice, GapReason, Kept, Pattern, Position, Seq, Sweep, Tally, Timestamp,
+    TopicId,
 };
 use gapless_journal::{PatternReader, Pending, ReadError, TailRead};
 
 use crate::broker::Inner;
 use crate::cell::Cell;
-use crate::delivery::{Delivery, GapNotice, Messages};
+use crate::delivery::{Delivery, Messages};
 use crate::error::FollowError;
 use crate::follow_topic::closed_or_read;
 use crate::router::Mailbox;

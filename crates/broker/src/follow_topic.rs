@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gapless_core::cursor::{Effect, Input};
-use gapless_core::{Cursor, Position, Seq, Tally};
+use gapless_core::{Cursor, GapNotice, Position, Seq, Tally};
 use gapless_journal::{ReadError, TopicReader};
 
 use crate::broker::Inner;
 use crate::cell::{Cell, headers};
-use crate::delivery::{Delivery, GapNotice, Messages};
+use crate::delivery::{Delivery, Messages};
 use crate::error::FollowError;
 use crate::subscription::Shared;
 

@@ -16,15 +16,15 @@ use gapless_core::entry::ENTRY_HEADER_BYTES;
 use gapless_core::group::op::{Op, OpWriter, Stop};
 use gapless_core::group::{Effect, Input};
 use gapless_core::{
-    Durability, EntryHeader, EntryKind, GapReason, Group, GroupTotals, Lease, MemberId, Mode,
-    Pattern, Position, PubSubError, Timestamp, Token, TopicId, TopicName,
+    Durability, EntryHeader, EntryKind, GapNotice, GapReason, Group, GroupTotals, Lease, MemberId,
+    Mode, Pattern, Position, PubSubError, Timestamp, Token, TopicId, TopicName,
 };
 use gapless_journal::{Append, Ticket};
 
 use crate::broker::Inner;
 use crate::cell::{headers, lock};
 use crate::dead_letters::Redriving;
-use crate::delivery::{Delivery, GapNotice};
+use crate::delivery::Delivery;
 use crate::error::{FollowError, GroupError, begin_error};
 use crate::read_ahead::{KeyHash, ReadAhead};
 use crate::reread::Rereading;

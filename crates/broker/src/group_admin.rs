@@ -7,8 +7,8 @@ use std::sync::Arc;
 use gapless_core::group::Input;
 use gapless_core::group::op::{Op, OpWriter};
 use gapless_core::{
-    Durability, EntryHeader, EntryKind, Group, GroupSettings, GroupStart, MemberId, NAME_BYTES_MAX,
-    Pattern, Position, PubSubError, TopicName,
+    Durability, EntryHeader, EntryKind, Group, GroupInfo, GroupSettings, GroupStart, MemberId,
+    NAME_BYTES_MAX, Pattern, Position, PubSubError, TopicName,
 };
 
 use crate::admin::{DELETION_BYTES_MAX, confirmed};
@@ -17,7 +17,6 @@ use crate::cell::lock;
 use crate::dead_letters::{PREFIX, dead_name};
 use crate::error::{GroupError, begin_error};
 use crate::group::{GroupCell, GroupState, MemberState};
-use crate::group_info::GroupInfo;
 use crate::member::{Member, MemberHandle};
 use crate::unread::Unread;
 

@@ -2,80 +2,18 @@
 
 use std::time::Duration;
 
-use gapless_core::group::{Counts, Group};
-use gapless_core::{GroupSettings, GroupTotals, Mode, Position, Timestamp, TopicName};
+use gapless_core::group::Group;
+use gapless_core::{
+    GroupDoing, GroupInfo, GroupSettings, MemberInfo, Mode, Position, Timestamp, TopicName,
+};
 use gapless_journal::ReadError;
 
 use crate::broker::Inner;
 use crate::dead_letters::dead_name;
-use crate::delivery::GapNotice;
 use crate::group::{GroupCell, GroupState, notice};
 
 /// Topics whose lag is counted one by one; with more, it is an upper bound.
 const COUNTED_TOPICS_MAX: usize = 1000;
-
-/// A group as seen from outside.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GroupInfo {
-    /// Its name.
-    pub name: TopicName,
-    /// Its number, which no other group or topic ever has.
-    pub id: u64,
-    /// Its settings.
-    pub settings: GroupSettings,
-    /// What it is doing.
-    pub state: GroupDoing,
-    /// Everything up to here is done.
-    pub floor: Position,
-    /// Everything up to here was read.
-    pub frontier: Position,
-    /// Messages of the source that are not done.
-    pub lag: u64,
-    /// Whether the lag is counted, or at most what it says.
-    pub lag_exact: bool,
-    /// What was read and is not done.
-    pub counts: Counts,
-    /// How old the oldest message is that is not done.
-    pub oldest_age: Option<Duration>,
-    /// When the next message that failed is tried again.
-    pub next_retry: Option<Timestamp>,
-    /// Dead letters that wait for somebody.
-    pub dead_letters: u64,
-    /// What happened since the broker was opened.
-    pub totals: GroupTotals,
-    /// Its members.
-    pub members: Vec<MemberInfo>,
-    /// Whether dead letters are being driven again in the background.
-    pub redriving: bool,
-    /// Why it does not move, or that it does.
-    pub why: String,
-}
-
-/// What a group is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupDoing {
-    /// It hands out.
-    Running,
-    /// Somebody paused it.
-    Paused,
-    /// A gap stopped it (D10).
-    Stopped(GapNotice),
-}
-
-/// A member as seen from outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberInfo {
-    /// Its number in the group.
-    pub id: u64,
-    /// Its name.
-    pub name: String,
-    /// Most messages in flight with it.
-    pub window: u32,
-    /// Messages in flight with it.
-    pub in_flight: u64,
-    /// Whether it gets messages; a standby of an ordered group does not.
-    pub active: bool,
-}
 
 /// What of a group's source was not read yet.
 #[derive(Default)]

@@ -67,19 +67,21 @@ mod unread;
 mod volatile;
 mod wait;
 
-pub use admin::{CreatingTopic, TopicInfo, TopicPlace};
+pub use admin::{CreatingTopic, TopicPlace};
 pub use broker::{Broker, BrokerOptions, BrokerState};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
 pub use counts::{DeliveryCounts, TopicCounts};
 pub use dead_letters::{LETTERS_MAX, Redriven};
-pub use delivery::{Delivered, DeliveredRef, Delivery, GapNotice, Messages};
+pub use delivery::{Delivery, Messages};
 pub use error::{
     BrokerOpenError, CloseError, FollowError, GroupError, MemberError, SubscribeError, TopicError,
 };
 pub use gapless_core::{DeadLetter, GroupTotals, LetterFilter, Token, TokenError};
+pub use gapless_core::{
+    Delivered, DeliveredRef, GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo,
+};
 pub use gapless_journal::{FlushTimes, JournalOptions, JournalStats, Opened, ReadError, checksum};
 pub use group_admin::Join;
-pub use group_info::{GroupDoing, GroupInfo, MemberInfo};
 pub use limits::Limits;
 pub use member::{AckOutcome, Acking, Extended, Handed, Leased, Member, MemberHandle};
 pub use metrics::ACK_SECONDS_BUCKETS;

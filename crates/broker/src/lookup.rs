@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gapless_core::{AHEAD_MAX, Batch, Position, Seq, Timestamp, TopicName};
+use gapless_core::{AHEAD_MAX, Batch, Delivered, Position, Seq, Timestamp, TopicName};
 use gapless_journal::{ReadError, without};
 
 use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, batches};
-use crate::delivery::Delivered;
 use crate::error::TopicError;
 use crate::subscription::NOTHING_SEEN;
 use crate::wait::block_on;

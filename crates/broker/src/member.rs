@@ -16,15 +16,15 @@ use std::time::Duration;
 use gapless_core::group::op::Stop;
 use gapless_core::group::{Effect, Granted, Input};
 use gapless_core::{
-    Durability, GapReason, Lease, MemberId, Position, PubSubError, Seq, Timestamp, TopicName,
+    Durability, GapNotice, GapReason, Lease, MemberId, MemberInfo, Position, PubSubError, Seq,
+    Timestamp, TopicName,
 };
 use gapless_journal::{ReadError, Ticket};
 
 use crate::broker::{Inner, Owner};
-use crate::delivery::{GapNotice, Messages};
+use crate::delivery::Messages;
 use crate::error::{FollowError, MemberError, unconfirmed};
 use crate::group::{GroupCell, GroupState, Notice, Stepped};
-use crate::group_info::MemberInfo;
 use crate::publish::poll_ticket;
 use crate::reread::Reread;
 

@@ -346,7 +346,7 @@ impl Recovering {
             return Ok(());
         }
         let code = u8::try_from(header.flags).ok();
-        let reason = code.and_then(GapReason::from_code).ok_or("a floor has no known reason")?;
+        let reason = code.and_then(GapReason::known).ok_or("a floor has no known reason")?;
         let position = take_number(&mut &entry.body()[..])?;
         state.step(header.time, Input::Trim { below: header.seq, reason });
         state.floor_position = state.floor_position.max(Position(position));

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gapless_core::{Cursor, GapReason, Pattern, Position, Seq, Start, Timestamp};
+use gapless_core::{Cursor, GapNotice, GapReason, Pattern, Position, Seq, Start, Timestamp, Token};
 use gapless_journal::ReadError;
 
 use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, lock};
-use crate::delivery::{Delivery, GapNotice};
+use crate::delivery::Delivery;
 use crate::error::SubscribeError;
 use crate::follow_pattern::PatternFollower;
 use crate::follow_topic::TopicFollower;
 use crate::subscription::{Follower, From, NOTHING_SEEN, Shared, Subscription};
-use gapless_core::Token;
 
 impl Broker {
     /// Follows a topic, or all topics and volatile subjects that match a pattern.

@@ -5,10 +5,10 @@
 //! connection; the others then end in an error whose fate is unknown.
 
 use bytes::Bytes;
-use gapless_core::{Pattern, Position, Seq, TopicName, TopicSettings};
+use gapless_core::{Delivered, Pattern, Position, Seq, TopicInfo, TopicName, TopicSettings};
 use gapless_protocol::{
     CancelDelayed, CellRead, ClientList, Clients, Found, Get, Ping, Read, Stats, TopicConfigure,
-    TopicCreate, TopicDelete, TopicDescribe, TopicInfo, TopicInfos, TopicList, TopicPurge, Verb,
+    TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList, TopicPurge, Verb,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -16,7 +16,6 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::error::AskError;
 use crate::inbox::{Command, Question};
-use crate::subscription::Delivered;
 
 /// Whether a question may be asked again after a lost connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,12 @@
 //! Questions about groups and their dead letters.
 
-use gapless_core::{DeadLetter, GroupSettings, GroupStart, LetterFilter, Pattern, Seq, TopicName};
+use gapless_core::{
+    DeadLetter, GroupInfo, GroupSettings, GroupStart, LetterFilter, Pattern, Seq, TopicName,
+};
 use gapless_protocol::{
-    GroupConfigure, GroupCreate, GroupDelete, GroupDescribe, GroupInfo, GroupInfos, GroupList,
-    GroupPause, GroupReset, GroupResume, Letter, LetterList, LetterRead, LetterRedrive,
-    LetterRemove, LettersMoved, Verb,
+    GroupConfigure, GroupCreate, GroupDelete, GroupDescribe, GroupInfos, GroupList, GroupPause,
+    GroupReset, GroupResume, Letter, LetterList, LetterRead, LetterRedrive, LetterRemove,
+    LettersMoved, Verb,
 };
 
 use crate::ask::{Again, expected};

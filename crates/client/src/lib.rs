@@ -74,22 +74,20 @@ pub use error::{
 };
 pub use gapless_core::{Token, TokenError};
 pub use leased::{Leased, LeasedMessage, Leases};
-pub use member::{
-    Answering, GroupEvent, GroupGapNotice, Member, MemberHandle, MemberOptions, Outcome, Stepping,
-};
+pub use member::{Answering, GroupEvent, Member, MemberHandle, MemberOptions, Outcome, Stepping};
 pub use options::{ClientLimits, ConnectOptions, Ids};
 pub use publish::{Ack, Atomic, Committing, Publishing};
-pub use subscription::{Delivered, DeliveredRef, Event, From, Gap, Messages, Subscription};
+pub use subscription::{Event, From, Messages, Subscription};
 pub use typed::{Json, MessagePack, RegistryExt};
 
 pub use gapless_core::{
-    Amount, Backoff, BatcherLimits, BatcherLimitsError, DeadLetter, Durability, Epoch, Expect,
-    Fate, GapReason, GroupSettings, GroupStart, GroupTotals, LetterFilter, Message, MessageError,
-    Mode, NameError, OnGap, Pattern, PatternError, Position, PublishOptions, RegisterError,
-    Registry, RejectReason, RetryPolicy, Seq, Serializer, Timestamp, TopicName, TopicSettings,
-    Waits,
+    Amount, Backoff, BatcherLimits, BatcherLimitsError, DeadLetter, Delivered, DeliveredRef,
+    Durability, Epoch, Expect, Fate, GapNotice, GapReason, GroupDoing, GroupInfo, GroupSettings,
+    GroupStart, GroupTotals, LetterFilter, MemberInfo, Message, MessageError, Mode, NameError,
+    OnGap, Pattern, PatternError, Position, PublishOptions, RegisterError, Registry, RejectReason,
+    RetryPolicy, Seq, Serializer, Timestamp, TopicInfo, TopicName, TopicSettings, Waits,
 };
 pub use gapless_protocol::{
-    ClientInfo, ClientList, ClientState, ErrorCode, GapCode, GroupDoing, GroupInfo, GroupInfos,
-    Known, LettersMoved, MemberInfo, PartAccepted, PlaceRange, TopicInfo, TopicInfos,
+    ClientInfo, ClientList, ClientState, ErrorCode, GroupInfos, Known, LettersMoved, PartAccepted,
+    PlaceRange, TopicInfos,
 };

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use gapless_core::{Fate, Mode, Position, PublishOptions, Seq, Timestamp, TopicName};
+use gapless_core::{Fate, GapNotice, Mode, Position, PublishOptions, Timestamp, TopicName};
 use gapless_protocol::{
-    Confirm, GapCode, GroupAck, GroupCredit, GroupExtend, GroupLeave, GroupNack, GroupStep,
-    GroupTerminate, PublishAck, StepAck, Verb, Which,
+    Confirm, GroupAck, GroupCredit, GroupExtend, GroupLeave, GroupNack, GroupStep, GroupTerminate,
+    PublishAck, StepAck, Verb, Which,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -49,7 +49,7 @@ pub enum GroupEvent {
     /// Messages to work on.
     Messages(Leased),
     /// Messages of the group's source are gone that it had not done.
-    Gap(GroupGapNotice),
+    Gap(GapNotice),
     /// Of an ordered group: this member gets the messages now.
     Active,
     /// Of an ordered group: another member gets the messages.
@@ -57,19 +57,6 @@ pub enum GroupEvent {
     /// The connection was lost and the group is joined again. What was held before is lost
     /// to this member and comes again.
     Rejoined,
-}
-
-/// Messages that are gone, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupGapNotice {
-    /// The topic; `None` when it is not of one topic.
-    pub topic: Option<TopicName>,
-    /// The first seq that is missing, if it is known.
-    pub from: Option<Seq>,
-    /// The last one.
-    pub to: Option<Seq>,
-    /// Why.
-    pub reason: GapCode,
 }
 
 /// What became of what a member said, in messages.

@@ -18,7 +18,7 @@ use crate::connection::Corr;
 use crate::driver::{Driver, Line};
 use crate::error::{AskError, Lost, MemberError};
 use crate::leased::{Leased, Leases};
-use crate::member::{GroupEvent, GroupGapNotice};
+use crate::member::GroupEvent;
 use crate::seat::{Joined, Seat};
 
 /// A membership to be made.
@@ -125,10 +125,7 @@ impl Driver {
 
     pub(crate) fn group_gap(&self, gap: GroupGap) {
         if let Some(membership) = self.seat(gap.member) {
-            let GroupGap { gap, .. } = gap;
-            let (topic, from, to, reason) = (gap.topic, gap.from, gap.to, gap.reason);
-            let gap = GroupGapNotice { topic, from, to, reason };
-            membership.new.seat.push(GroupEvent::Gap(gap));
+            membership.new.seat.push(GroupEvent::Gap(gap.gap));
         }
     }
 

@@ -13,7 +13,7 @@ use crate::connection::Corr;
 use crate::driver::{Driver, Line};
 use crate::error::{AskError, Lost, PublishError, SubscriptionError, Trouble};
 use crate::feed::Item;
-use crate::subscription::{Event, Gap, Messages};
+use crate::subscription::{Event, Messages};
 use gapless_core::Token;
 
 impl Driver {
@@ -53,15 +53,7 @@ impl Driver {
                 self.event(complete.subscription, Event::Live, Some(complete.token));
             }
             (Verb::Gap(gap), _) => {
-                let (subscription, token) = (gap.subscription, gap.token);
-                let gap = Gap {
-                    topic: gap.topic,
-                    from: gap.from,
-                    to: gap.to,
-                    positions: gap.positions,
-                    reason: gap.reason,
-                };
-                self.event(subscription, Event::Gap(gap), Some(token));
+                self.event(gap.subscription, Event::Gap(gap.gap), Some(gap.token));
             }
             (Verb::Ended(ended), _) => return self.ended(ended),
             (Verb::Ping(ping), _) => {

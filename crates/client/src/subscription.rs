@@ -10,15 +10,15 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use gapless_core::{
-    BatchRef, Batches, Message, Position, Record, Registry, Seq, Timestamp, TopicName,
+    BatchRef, Batches, Delivered, DeliveredRef, GapNotice, Registry, Seq, Timestamp, Token,
+    TopicName,
 };
-use gapless_protocol::{GapCode, PlaceRange, StartFrom};
+use gapless_protocol::{PlaceRange, StartFrom};
 
 use crate::client::Client;
 use crate::error::{SubscriptionError, TypedError};
 use crate::feed::{Feed, Taken};
 use crate::typed;
-use gapless_core::Token;
 
 /// Where a subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum Event {
     /// Messages, history or live.
     Messages(Messages),
     /// Numbers that will not come, and why.
-    Gap(Gap),
+    Gap(GapNotice),
     /// History is done; what comes now is live.
     Live,
     /// The connection was lost and is there again. The stream goes on where it was: nothing
@@ -74,21 +74,6 @@ impl Event {
     }
 }
 
-/// Numbers that will not come, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
-    /// The topic; `None` when it tells of all topics of the subscription.
-    pub topic: Option<TopicName>,
-    /// The first seq that is missing, if it is known.
-    pub from: Option<Seq>,
-    /// The last seq that is missing, if the gap is one of seqs.
-    pub to: Option<Seq>,
-    /// The first and the last position that are accounted for, if known.
-    pub positions: Option<(Position, Position)>,
-    /// Why they are missing.
-    pub reason: GapCode,
-}
-
 /// Messages of one topic that account for the seqs `from` to `to`: a seq between them that
 /// does not come was compacted away or has expired.
 #[derive(Clone, Debug)]
@@ -99,32 +84,6 @@ pub struct Messages {
     pub(crate) token: Token,
     pub(crate) batches: Batches,
     pub(crate) registry: Arc<Registry>,
-}
-
-/// A message with its numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivered {
-    /// Its place in its topic.
-    pub seq: Seq,
-    /// Its place in the journal.
-    pub position: Position,
-    /// When it was accepted.
-    pub time: Timestamp,
-    /// What was sent.
-    pub message: Message,
-}
-
-/// A message with its numbers, borrowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeliveredRef<'a> {
-    /// Its place in its topic.
-    pub seq: Seq,
-    /// Its place in the journal.
-    pub position: Position,
-    /// When it was accepted.
-    pub time: Timestamp,
-    /// What was sent, as stored.
-    pub record: Record<'a>,
 }
 
 impl Messages {
@@ -235,7 +194,7 @@ impl Subscription {
     /// As [`Subscription::next`].
     pub async fn next_messages(
         &mut self,
-    ) -> Option<Result<Result<Messages, Gap>, SubscriptionError>> {
+    ) -> Option<Result<Result<Messages, GapNotice>, SubscriptionError>> {
         loop {
             match self.next().await? {
                 Ok(Event::Messages(messages)) => return Some(Ok(Ok(messages))),

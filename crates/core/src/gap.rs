@@ -26,10 +26,12 @@ pub enum GapReason {
     Compaction,
     /// The topic keeps them in memory only, and the reader was too slow for it.
     Slow,
+    /// A reason that a newer server invented, by its number; a gap all the same.
+    Other(u8),
 }
 
 impl GapReason {
-    /// Every reason with its number. Append only.
+    /// Every reason that this version knows, with its number. Append only.
     pub const ALL: [(u8, Self); 6] = [
         (1, Self::Retention),
         (2, Self::Expiry),
@@ -48,12 +50,18 @@ impl GapReason {
             Self::Epoch => 4,
             Self::Compaction => 5,
             Self::Slow => 6,
+            Self::Other(code) => code,
         }
     }
 
-    /// The reason behind a number; none if a newer program invented it.
-    pub fn from_code(code: u8) -> Option<Self> {
+    /// The reason behind a number; none if this version does not know it.
+    pub fn known(code: u8) -> Option<Self> {
         Self::ALL.iter().find(|(number, _)| *number == code).map(|(_, reason)| *reason)
+    }
+
+    /// The reason behind a number, which may be from a newer server.
+    pub fn from_code(code: u8) -> Self {
+        Self::known(code).unwrap_or(Self::Other(code))
     }
 
     /// The word users see, on every door the same.
@@ -65,6 +73,7 @@ impl GapReason {
             Self::Epoch => "epoch",
             Self::Compaction => "compaction",
             Self::Slow => "slow",
+            Self::Other(_) => "other",
         }
     }
 }
@@ -107,10 +116,12 @@ mod tests {
     fn reason_numbers_go_there_and_back() {
         for (code, reason) in GapReason::ALL {
             assert_eq!(reason.code(), code);
-            assert_eq!(GapReason::from_code(code), Some(reason));
+            assert_eq!(GapReason::known(code), Some(reason));
+            assert_eq!(GapReason::from_code(code), reason);
         }
-        assert_eq!(GapReason::from_code(0), None);
-        assert_eq!(GapReason::from_code(7), None);
+        assert_eq!(GapReason::known(0), None);
+        assert_eq!(GapReason::known(7), None);
+        assert_eq!(GapReason::from_code(7).code(), 7);
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod registry;
 pub mod retention;
 pub mod retry;
 pub mod settings;
+pub mod shown;
 pub mod subscriber;
 pub mod sweep;
 pub mod time;
@@ -74,6 +75,7 @@ pub use retry::{RetryError, RetryPolicy, Waits};
 pub use settings::{
     Compaction, DEDUP_COUNT_MAX, DedupWindow, Retention, SettingsError, Storage, TopicSettings,
 };
+pub use shown::{Delivered, DeliveredRef, GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo};
 pub use subscriber::{FailReason, Status, Subscriber};
 pub use sweep::Sweep;
 pub use time::{AHEAD_MAX, Timestamp};

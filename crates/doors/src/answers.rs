@@ -2,7 +2,7 @@
 
 use gapless_broker::{
     BrokerState, FollowError, GroupError, JournalStats, MemberError, ReadError, SubscribeError,
-    TopicError, TopicInfo,
+    TopicError,
 };
 use gapless_core::{PubSubError, PublishAck, Seq};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Known, PartAccepted, PartAck, Rejection, Verb};
@@ -109,17 +109,6 @@ pub(crate) fn part_ack(ack: &PublishAck, count: u32, known: &[(u32, Seq)]) -> Pa
         }
         PublishAck::Scheduled { id, due } => PartAck::Scheduled { id: *id, due: *due },
         PublishAck::Rejected(reason) => PartAck::Rejected(Rejection::Reason(*reason)),
-    }
-}
-
-pub(crate) fn topic_info(info: TopicInfo) -> gapless_protocol::TopicInfo {
-    gapless_protocol::TopicInfo {
-        name: info.name,
-        id: info.id,
-        first: info.first,
-        next: info.next,
-        bytes: info.bytes,
-        settings: info.settings,
     }
 }
 

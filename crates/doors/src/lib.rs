@@ -4,6 +4,7 @@ mod answers;
 mod budget;
 mod connections;
 pub mod http;
+pub mod json;
 mod machine;
 pub mod native;
 mod numbered;

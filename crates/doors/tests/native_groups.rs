@@ -332,7 +332,7 @@ fn groups_are_made_looked_at_listed_paused_reset_and_deleted() {
     assert!(matches!(peer.ask(GroupLeave { member }), Verb::GroupLeft(_)));
     assert!(matches!(peer.ask(reset(false)), Verb::GroupInfo(info) if info.lag == 2));
     let paused = peer.ask(GroupPause { group: name("work") });
-    assert!(matches!(paused, Verb::GroupInfo(info) if info.doing == GroupDoing::Paused));
+    assert!(matches!(paused, Verb::GroupInfo(info) if info.state == GroupDoing::Paused));
     let member = join(&mut peer, "two", 100).member;
     assert!(peer.all_there_is().is_empty(), "a paused group hands out nothing");
     assert!(matches!(peer.ask(GroupResume { group: name("work") }), Verb::GroupInfo(_)));

@@ -81,6 +81,12 @@ impl Output {
         writeln!(self.stdout, "{value}")
     }
 
+    /// One JSON value that is written already, on a line of its own.
+    pub(crate) fn json_bytes(&mut self, json: &[u8]) -> io::Result<()> {
+        self.stdout.write_all(json)?;
+        self.stdout.write_all(b"\n")
+    }
+
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.stdout.flush()
     }

@@ -1,12 +1,12 @@
 //! Messages as lines: for people, and as JSON for programs.
 //!
-//! One message is one line. Bytes that are no text are shown in hexadecimal to people, and
-//! as `…_base64` to programs, so that nothing is lost or guessed.
+//! One message is one line. Bytes that are not text are shown in hexadecimal to people;
+//! programs get the JSON of the HTTP API.
 
-use bytes::Bytes;
 use gapless_client::Token;
+use gapless_core::time::whole_ms;
 use gapless_core::{Epoch, Message, Position, Seq, Timestamp};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::output::Paint;
 
@@ -41,42 +41,30 @@ impl Shown<'_> {
         line
     }
 
-    /// All of it, for programs.
-    pub(crate) fn json(&self) -> Value {
-        let mut fields = Map::new();
-        fields.insert("event".into(), "message".into());
-        fields.insert("topic".into(), self.topic.into());
-        fields.insert("seq".into(), self.seq.0.into());
-        fields.insert("position".into(), self.position.0.into());
-        if let Some(epoch) = self.epoch {
-            let token = Token { epoch, position: self.position };
-            fields.insert("token".into(), token.to_string().into());
+    /// All of it, for programs: the same JSON as over HTTP, with these members before it.
+    pub(crate) fn json(&self, before: &[(&str, Value)]) -> Vec<u8> {
+        let mut out = b"{".to_vec();
+        for (name, value) in before {
+            out.extend_from_slice(format!("\"{name}\":{value},").as_bytes());
         }
-        fields.insert("time".into(), gapless_core::calendar::format(self.time.0).into());
-        fields.insert("time_ms".into(), self.time.0.into());
-        put(&mut fields, "key", self.message.key.as_ref());
-        put(&mut fields, "id", self.message.id.as_ref());
-        let ttl_ms = self.message.ttl.map(|ttl| ttl.as_millis() as u64);
-        fields.insert("ttl_ms".into(), ttl_ms.into());
-        let headers = self.message.headers.iter().map(|(name, value)| {
-            let mut header = Map::new();
-            header.insert("name".into(), name.as_str().into());
-            put(&mut header, "value", Some(value));
-            Value::Object(header)
-        });
-        fields.insert("headers".into(), headers.collect());
-        put(&mut fields, "body", self.message.body.as_ref());
-        Value::Object(fields)
+        let message = self.message;
+        let shown = gapless_doors::json::Shown {
+            topic: self.topic,
+            seq: self.seq,
+            position: self.position,
+            token: self.epoch.map(|epoch| Token { epoch, position: self.position }),
+            time: self.time,
+            key: message.key.as_deref(),
+            id: message.id.as_deref(),
+            ttl_ms: message.ttl.map(whole_ms),
+            headers: &message.headers,
+            body: message.body.as_deref(),
+            whole: None,
+        };
+        shown.put_members(&mut out);
+        out.push(b'}');
+        out
     }
-}
-
-/// Bytes as a text field; as `name_base64` if they are none; null if there are none.
-fn put(fields: &mut Map<String, Value>, name: &str, bytes: Option<&Bytes>) {
-    match bytes.map(|bytes| std::str::from_utf8(bytes).map_err(|_| base64(bytes))) {
-        None => fields.insert(name.to_owned(), Value::Null),
-        Some(Ok(text)) => fields.insert(name.to_owned(), json!(text)),
-        Some(Err(encoded)) => fields.insert(format!("{name}_base64"), encoded.into()),
-    };
 }
 
 /// Bytes on one line of a terminal: text as it is but without control characters, else
@@ -102,22 +90,6 @@ pub(crate) fn readable(bytes: &[u8]) -> String {
             line
         }
     }
-}
-
-/// Base64 as in RFC 4648, with padding.
-pub(crate) fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let mut three = [0; 3];
-        three[..chunk.len()].copy_from_slice(chunk);
-        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-        for at in 0..4 {
-            let letter = LETTERS[(bits >> (18 - 6 * at)) as usize & 63];
-            text.push(if at <= chunk.len() { char::from(letter) } else { '=' });
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -152,33 +124,21 @@ mod tests {
     }
 
     #[test]
-    fn json_has_all_fields_and_never_guesses() {
-        let message = Message::new(&[0xff][..]).with_key("k").with_header("h", "v");
-        let json = shown(&message).json();
+    fn json_is_that_of_http_and_never_guesses() {
+        let value = |message: &Message| -> Value {
+            let json = shown(message).json(&[("event", "message".into())]);
+            serde_json::from_slice(&json).expect("it is JSON")
+        };
+        let json = value(&Message::new(&[0xff][..]).with_key("k").with_header("h", "v"));
+        assert_eq!(json["event"], "message");
         assert_eq!(json["topic"], "orders");
         assert_eq!(json["seq"], 7);
-        assert_eq!(json["token"], "00000000000000ab:9");
+        assert_eq!(json["cursor"], "00000000000000ab:9");
         assert_eq!(json["key"], "k");
-        assert_eq!(json["body_base64"], "/w==");
-        assert!(json.get("body").is_none());
-        assert_eq!(json["headers"][0]["name"], "h");
-        assert_eq!(json["headers"][0]["value"], "v");
-        assert_eq!(shown(&Message::tombstone("k")).json()["body"], Value::Null);
-    }
-
-    #[test]
-    fn base64_agrees_with_the_standard() {
-        let known = [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ];
-        for (plain, encoded) in known {
-            assert_eq!(base64(plain.as_bytes()), encoded);
-        }
+        assert_eq!(json["base64"], "/w==");
+        assert_eq!(json["headers"]["h"], "v");
+        assert_eq!(value(&Message::new("x"))["text"], "x");
+        let removed = value(&Message::tombstone("k"));
+        assert!(["text", "json", "base64"].iter().all(|name| removed.get(name).is_none()));
     }
 }

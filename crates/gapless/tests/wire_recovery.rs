@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gapless_client::{
-    Amount, Backoff, Client, ClientLimits, ConnectOptions, Event, From, Gap, GapReason, Message,
-    Messages, Seq, Subscription, Token, TopicName, TopicSettings,
+    Amount, Backoff, Client, ClientLimits, ConnectOptions, Event, From, GapNotice, GapReason,
+    Message, Messages, Seq, Subscription, Token, TopicName, TopicSettings,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -224,7 +224,7 @@ struct Seen {
     /// Whether it has just come back with a token.
     resumed: bool,
     bodies: BTreeMap<u64, String>,
-    gaps: Vec<(u64, u64, Option<GapReason>)>,
+    gaps: Vec<(u64, u64, GapReason)>,
 }
 
 impl Seen {
@@ -242,7 +242,7 @@ impl Seen {
         self.resumed = false;
     }
 
-    fn gap(&mut self, gap: &Gap) {
+    fn gap(&mut self, gap: &GapNotice) {
         let from = gap.from.map(|seq| seq.0);
         let to = gap.to.expect("a gap of a topic has an end").0;
         if let Some(next) = self.next {
@@ -254,7 +254,7 @@ impl Seen {
             assert!(next <= to, "a gap is ahead: {gap:?}, {next}");
         }
         let begin = self.next.or(from).unwrap_or(to);
-        self.gaps.push((begin, to, gap.reason.reason()));
+        self.gaps.push((begin, to, gap.reason));
         self.next = Some(to + 1);
         self.resumed = false;
     }
@@ -449,7 +449,7 @@ fn compare(who: usize, seen: &Seen, (first, acked): &(u64, BTreeMap<u64, String>
     }
     for (from, to, reason) in &seen.gaps {
         assert_eq!(seen.topic, 1, "subscriber {who}: of {} nothing was removed", TOPICS[0]);
-        assert_eq!(*reason, Some(GapReason::Purge), "subscriber {who}: {from} to {to}");
+        assert_eq!(*reason, GapReason::Purge, "subscriber {who}: {from} to {to}");
         assert!(to < first, "subscriber {who}: {from} to {to} is gone, the first is {first}");
     }
     let Some(begin) = seen.first else { return };

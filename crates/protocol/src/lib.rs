@@ -41,6 +41,7 @@ pub use frame::{
     Head, Ids, SUBJECT_BYTES_MAX,
 };
 pub use gapless_core::ExpectCell;
+pub use gapless_core::{GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo};
 pub use gapless_core::{GroupTotals, LetterFilter, Token};
 pub use kind::{Kind, Side};
 pub use pack::{cut_leased, cut_messages};
@@ -49,18 +50,18 @@ pub use split::{SplitError, SplitLimit, cut, only, split};
 pub use verb::{EncodeError, Verb, VerbError};
 pub use verbs::ack::{Known, PartAccepted, PartAck, PublishAck, Rejection};
 pub use verbs::follow::{
-    Credit, Ended, GapCode, GapNotice, Messages, Place, PlaceRange, RecoveryComplete,
-    RecoveryResponse, StartFrom, Subscribe, Subscribed, Unsubscribe, Unsubscribed,
+    Credit, Ended, Messages, Place, PlaceRange, RecoveryComplete, RecoveryResponse, StartFrom,
+    Subscribe, Subscribed, SubscriptionGap, Unsubscribe, Unsubscribed,
 };
 pub use verbs::group::{
     Confirm, GroupAck, GroupCredit, GroupDone, GroupExtend, GroupGap, GroupJoin, GroupJoined,
-    GroupLeave, GroupLeft, GroupMessages, GroupNack, GroupRole, GroupStep, GroupTerminate,
-    LostSeqs, StepAck, Which,
+    GroupLeave, GroupLeft, GroupMessages, GroupNack, GroupRole, GroupStep, GroupTerminate, StepAck,
+    Which,
 };
 pub use verbs::group_admin::{
-    GroupConfigure, GroupCreate, GroupDelete, GroupDescribe, GroupDoing, GroupInfo, GroupInfos,
-    GroupList, GroupPause, GroupReset, GroupResume, Letter, LetterList, LetterRead, LetterRedrive,
-    LetterRemove, Letters, LettersMoved, MemberInfo,
+    GroupConfigure, GroupCreate, GroupDelete, GroupDescribe, GroupInfos, GroupList, GroupPause,
+    GroupReset, GroupResume, Letter, LetterList, LetterRead, LetterRedrive, LetterRemove, Letters,
+    LettersMoved,
 };
 pub use verbs::lookup::{
     CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,
@@ -71,7 +72,7 @@ pub use verbs::session::{
     Bye, Drain, DrainReason, ErrorAnswer, Features, Hello, Limits, Ping, Pong, VERSION, Welcome,
 };
 pub use verbs::topics::{
-    Done, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfo, TopicInfos,
-    TopicList, TopicPurge,
+    Done, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList,
+    TopicPurge,
 };
 pub use wire::NUMBER_MAX;

@@ -9,7 +9,7 @@
 use bytes::{Bytes, BytesMut};
 use gapless_core::{
     BatchError, Fate, GroupSettingsError, MessageError, NameError, PatternError, RejectReason,
-    SettingsError,
+    SettingsError, shown,
 };
 
 use crate::errors::ErrorCode;
@@ -294,7 +294,7 @@ verbs! {
     TopicList topics::TopicList,
     TopicDelete topics::TopicDelete,
     TopicPurge topics::TopicPurge,
-    TopicInfo topics::TopicInfo,
+    TopicInfo shown::TopicInfo,
     TopicInfos topics::TopicInfos,
     Done topics::Done,
     Publish publish::Publish,
@@ -309,7 +309,7 @@ verbs! {
     Messages follow::Messages,
     RecoveryResponse follow::RecoveryResponse,
     RecoveryComplete follow::RecoveryComplete,
-    Gap follow::GapNotice,
+    Gap follow::SubscriptionGap,
     Credit follow::Credit,
     Ended follow::Ended,
     Get lookup::Get,
@@ -354,8 +354,8 @@ verbs! {
     LettersMoved group_admin::LettersMoved,
 }
 
-impl From<group_admin::GroupInfo> for Verb {
-    fn from(info: group_admin::GroupInfo) -> Self {
+impl From<shown::GroupInfo> for Verb {
+    fn from(info: shown::GroupInfo) -> Self {
         Self::GroupInfo(info.into())
     }
 }

@@ -251,7 +251,7 @@ impl Follower {
             Verb::RecoveryComplete(_) => self.is_live = true,
             Verb::RecoveryResponse(_) => self.is_live = false,
             Verb::Gap(gap) => {
-                let to = gap.to.ok_or("a gap that does not tell its end")?;
+                let to = gap.gap.to.ok_or("a gap that does not tell its end")?;
                 self.missed += to.0.saturating_sub(self.seq);
                 self.seq = to.0;
             }

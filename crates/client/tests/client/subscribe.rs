@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use gapless_client::{
-    Amount, ClientLimits, Event, From, GapCode, Messages, PlaceRange, Registry, RegistryExt, Seq,
+    Amount, ClientLimits, Event, From, Messages, PlaceRange, Registry, RegistryExt, Seq,
     Subscription, SubscriptionError, Token, Trouble, typed,
 };
 use gapless_core::{GapReason, Position};
 use gapless_protocol::{
     Ended, ErrorAnswer, ErrorCode, GapNotice, Ids, RecoveryComplete, RecoveryResponse, StartFrom,
-    Subscribed, Unsubscribed, Verb,
+    Subscribed, SubscriptionGap, Unsubscribed, Verb,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -56,21 +56,19 @@ async fn d4_the_exchange_of_recovery_is_seen() {
     let range = PlaceRange::Seqs(Seq(1), Seq(3));
     peer.send(RecoveryResponse { subscription: 1, range }, Ids::NONE).await;
     let gap = GapNotice {
-        subscription: 1,
         topic: Some("orders".parse().unwrap()),
         from: Some(Seq(1)),
         to: Some(Seq(1)),
         positions: None,
-        reason: GapCode::from(GapReason::Retention),
-        token: token(1),
+        reason: GapReason::Retention,
     };
-    peer.send(gap, Ids::NONE).await;
+    peer.send(SubscriptionGap { subscription: 1, gap, token: token(1) }, Ids::NONE).await;
     peer.send(messages(1, 2, 3), Ids::NONE).await;
     peer.send(RecoveryComplete { subscription: 1, token: token(3) }, Ids::NONE).await;
     assert!(matches!(event(&mut subscription).await, Event::Recovering(told) if told == range));
     assert_eq!(subscription.token(), None);
     let Event::Gap(gap) = event(&mut subscription).await else { panic!("a gap") };
-    assert_eq!(gap.reason.reason(), Some(GapReason::Retention));
+    assert_eq!(gap.reason, GapReason::Retention);
     let two = got(&mut subscription).await;
     assert_eq!((seqs(&two), two.from(), two.to()), (vec![2, 3], Seq(2), Seq(3)));
     assert_eq!(subscription.token(), Some(two.token()));
@@ -189,10 +187,10 @@ async fn notices_without_end_do_not_fill_memory() {
     let serve = async {
         for position in 1..=1_100 {
             let (from, to, positions, topic) = (None, None, None, None);
-            let reason = GapCode::from(GapReason::Purge);
+            let reason = GapReason::Purge;
             let token = token(position);
-            let gap = GapNotice { subscription: 1, topic, from, to, positions, reason, token };
-            peer.send(gap, Ids::NONE).await;
+            let gap = GapNotice { topic, from, to, positions, reason };
+            peer.send(SubscriptionGap { subscription: 1, gap, token }, Ids::NONE).await;
         }
         peer.expect("Unsubscribe").await;
         peer

@@ -355,7 +355,7 @@ impl<'a> OpReader<'a> {
             from: seq(self.number()?),
             to: seq(self.number()?),
             through: self.position()?,
-            reason: GapReason::from_code(self.byte()?)?,
+            reason: GapReason::known(self.byte()?)?,
         })
     }
 

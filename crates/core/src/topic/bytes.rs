@@ -63,7 +63,7 @@ impl Topic {
             return Err(TopicStateError::Version { version });
         }
         let [reason] = bytes.array()?;
-        let floor_reason = GapReason::from_code(reason).ok_or(TopicStateError::Inconsistent)?;
+        let floor_reason = GapReason::known(reason).ok_or(TopicStateError::Inconsistent)?;
         let [first, next, settled, time_ms] =
             [bytes.long()?, bytes.long()?, bytes.long()?, bytes.long()?];
         let count = bytes.int()?;

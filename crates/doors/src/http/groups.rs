@@ -3,7 +3,6 @@
 //! Members take and ack messages in [`fetch`] and [`said`]; dead letters are in [`letters`].
 
 mod fetch;
-mod info;
 mod letters;
 mod members;
 mod said;
@@ -28,8 +27,8 @@ use crate::http::params::{Params, number_of};
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
 use crate::http::topics::{TopicPath, pattern_of, topic_name};
+use crate::json as shown;
 
-pub(crate) use info::{group_json, summary_json};
 pub(crate) use members::{Members, sweep};
 pub(crate) use said::held;
 use settings::Changes;
@@ -74,16 +73,6 @@ fn start_of(text: &str) -> Result<GroupStart, Problem> {
     })
 }
 
-fn start_text(start: GroupStart) -> String {
-    match start {
-        GroupStart::Beginning => "beginning".to_owned(),
-        GroupStart::Now => "now".to_owned(),
-        GroupStart::Seq(seq) => format!("seq:{seq}"),
-        GroupStart::Position(position) => format!("position:{position}"),
-        GroupStart::Time(time) => format!("time:{}", time.0),
-    }
-}
-
 async fn list(
     State(shared): State<Arc<Shared>>,
     mut params: Params,
@@ -101,7 +90,7 @@ async fn list(
         let next = names.last().filter(|_| more).map(|last| last.as_str().to_owned());
         // One that was deleted meanwhile is not there.
         let groups = names.iter().filter_map(|name| broker.describe_group(name).ok());
-        let groups: Vec<Value> = groups.map(|info| group_json(&info)).collect();
+        let groups: Vec<Value> = groups.map(|info| shown::group(&info)).collect();
         json!({ "groups": groups, "next": next })
     });
     Ok(JsonAnswer(answer.await?))
@@ -133,7 +122,7 @@ async fn create(
     })
     .await??;
     let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, JsonAnswer(group_json(&info))).into_response())
+    Ok((status, JsonAnswer(shown::group(&info))).into_response())
 }
 
 async fn configure(
@@ -154,7 +143,7 @@ async fn configure(
         }
         broker.configure_group(&name, settings).map_err(Problem::from)
     });
-    Ok(JsonAnswer(group_json(&info.await??)))
+    Ok(JsonAnswer(shown::group(&info.await??)))
 }
 
 async fn remove(
@@ -208,7 +197,7 @@ async fn shown(
     work: impl FnOnce(Broker) -> Result<GroupInfo, GroupError> + Send + 'static,
 ) -> Result<JsonAnswer<Value>, Problem> {
     let broker = shared.broker.clone();
-    Ok(JsonAnswer(group_json(&blocking(move || work(broker)).await??)))
+    Ok(JsonAnswer(shown::group(&blocking(move || work(broker)).await??)))
 }
 
 /// A name that a group could have had, for problems.

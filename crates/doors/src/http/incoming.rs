@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use crate::http::body::in_words;
 use crate::http::problem::Problem;
 use crate::http::publish::one_of;
-use crate::http::shown::CONTENT_TYPE;
+use crate::json::message::CONTENT_TYPE;
 
 /// What is said of a body that was given as JSON.
 const APPLICATION_JSON: &str = "application/json";
@@ -227,7 +227,7 @@ mod tests {
     use gapless_core::{Epoch, Position, TopicName};
 
     use super::*;
-    use crate::http::shown::Shown;
+    use crate::json::message::Shown;
 
     fn read(json: &'static str) -> Result<(Message, Option<Expect>), Problem> {
         message(&Bytes::from_static(json.as_bytes()), Timestamp(1000))
@@ -247,7 +247,7 @@ mod tests {
             let (seq, position, time) = (Seq(1), Position(2), Timestamp(3));
             let delivered = Delivered { seq, position, time, message };
             let mut out = Vec::new();
-            Shown::of(&topic, Epoch(1), &delivered).put(&mut out);
+            Shown::of(&topic, Some(Epoch(1)), &delivered).put(&mut out);
             let again = super::message(&out.into(), Timestamp(0)).unwrap();
             assert_eq!(again, (delivered.message, None));
         }

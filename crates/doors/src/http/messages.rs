@@ -21,9 +21,9 @@ use crate::http::publish::{
     HEADER_PREFIX, Wishes, ack_answer, create_if_missing, publish, rejected,
 };
 use crate::http::server::{Shared, blocking};
-use crate::http::shown::{CONTENT_TYPE, Shown};
 use crate::http::topics::TopicPath;
 use crate::http::{body, lines, range};
+use crate::json::message::{CONTENT_TYPE, Shown};
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
@@ -184,7 +184,7 @@ async fn find(shared: &Shared, topic: &TopicName, wanted: Wanted) -> Result<Deli
 
 fn shown(shared: &Shared, topic: &TopicName, found: &Delivered) -> Response {
     let mut out = Vec::with_capacity(256 + found.message.body.as_ref().map_or(0, Bytes::len));
-    Shown::of(topic, shared.broker.epoch(), found).put(&mut out);
+    Shown::of(topic, Some(shared.broker.epoch()), found).put(&mut out);
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], out).into_response()
 }

@@ -23,7 +23,7 @@ use crate::http::incoming::KEY_MISSING;
 use crate::http::params::{Params, number_of, switch_of, text_of};
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
-use crate::http::shown::CONTENT_TYPE;
+use crate::json::message::CONTENT_TYPE;
 
 /// What the names of all our headers begin with.
 const PREFIX: &str = "gapless-";

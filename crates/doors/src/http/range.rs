@@ -26,8 +26,8 @@ use crate::http::follow::start;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
-use crate::http::shown::Shown;
 use crate::http::topics::TopicPath;
+use crate::json::{self as shown, Shown};
 
 /// Messages in one JSON object, at most.
 const LIMIT_MAX: usize = 10_000;
@@ -213,7 +213,7 @@ impl Range {
                 self.account(messages.from(), self.end);
                 return;
             }
-            Shown::of(&self.topic, epoch, &each).put(out);
+            Shown::of(&self.topic, Some(epoch), &each).put(out);
             out.extend_from_slice(end);
             self.left -= 1;
             self.cursor = Token { epoch, position: each.position };
@@ -246,7 +246,7 @@ impl Range {
         let mut shown = Vec::new();
         while let Some(found) = self.step().await? {
             match found {
-                Found::Gap(gap) => gaps.push(gap_json(&gap)),
+                Found::Gap(gap) => gaps.push(shown::gap(&gap)),
                 Found::Messages(messages) => {
                     self.put(&messages, &mut shown, b",", ANSWER_BYTES);
                 }
@@ -282,7 +282,7 @@ impl Range {
     async fn lines(&mut self) -> (Vec<u8>, bool) {
         let mut out = Vec::new();
         let (last, goes_on) = match self.step().await {
-            Ok(Some(Found::Gap(gap))) => (json!({ "gap": gap_json(&gap) }), true),
+            Ok(Some(Found::Gap(gap))) => (json!({ "gap": shown::gap(&gap) }), true),
             Ok(Some(Found::Messages(messages))) => {
                 out.reserve(PIECE_BYTES);
                 self.put(&messages, &mut out, b"\n", usize::MAX);
@@ -299,12 +299,4 @@ impl Range {
         out.push(b'\n');
         (out, goes_on)
     }
-}
-
-fn gap_json(gap: &GapNotice) -> Value {
-    json!({
-        "from": gap.from.map(|seq| seq.0),
-        "to": gap.to.map(|seq| seq.0),
-        "reason": gap.reason.name(),
-    })
 }

@@ -7,8 +7,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use gapless_broker::TopicInfo;
-use gapless_core::time::whole_ms;
 use gapless_core::{
     Compaction, DedupWindow, DeliveryPolicy, Durability, PartitionBehavior, Retention, Storage,
     TopicSettings,
@@ -17,7 +15,6 @@ use gapless_protocol::ErrorCode;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
 
 use crate::http::problem::Problem;
 
@@ -179,42 +176,12 @@ fn words<T>(
     text.map(|text| word(setting, &text, read)).transpose()
 }
 
-/// All settings; `null` is what is left to the default.
-pub(crate) fn settings_json(settings: &TopicSettings) -> Value {
-    json!({
-        "storage": settings.storage.name(),
-        "durability": settings.durability.map(Durability::name),
-        "retention": {
-            "age_ms": settings.retention.age.map(whole_ms),
-            "bytes": settings.retention.bytes,
-            "count": settings.retention.count,
-        },
-        "compaction": settings.compaction.map(|compaction| json!({
-            "tombstone_grace_ms": whole_ms(compaction.tombstone_grace),
-        })),
-        "dedup": { "time_ms": whole_ms(settings.dedup.time), "count": settings.dedup.count },
-        "delivery": settings.delivery.map(DeliveryPolicy::name),
-        "partition": settings.partition.map(PartitionBehavior::name),
-        "require_subscribers": settings.require_subscribers,
-        "max_message_bytes": settings.max_message_bytes,
-    })
-}
-
-/// A topic as seen from outside.
-pub(crate) fn topic_json(info: &TopicInfo) -> Value {
-    json!({
-        "name": info.name.as_str(),
-        "id": info.id,
-        "first": info.first.0,
-        "next": info.next.0,
-        "bytes": info.bytes,
-        "settings": settings_json(&info.settings),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::json::topic_settings;
 
     fn changed(settings: TopicSettings, changes: Value) -> TopicSettings {
         serde_json::from_value::<Changes>(changes).unwrap().apply(settings).unwrap()
@@ -238,7 +205,7 @@ mod tests {
             max_message_bytes: Some(7),
         };
         for each in [settings, TopicSettings::default()] {
-            assert_eq!(changed(TopicSettings::default(), settings_json(&each)), each);
+            assert_eq!(changed(TopicSettings::default(), topic_settings(&each)), each);
         }
     }
 

@@ -25,8 +25,8 @@ use crate::http::params::{Params, switch_of};
 use crate::http::problem::Problem;
 use crate::http::publish::{ack_answer, publish};
 use crate::http::server::{Shared, blocking};
-use crate::http::shown::CONTENT_TYPE;
 use crate::http::topics::TopicPath;
+use crate::json::message::CONTENT_TYPE;
 
 /// How long messages are kept where retention is switched on without a time.
 const RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);

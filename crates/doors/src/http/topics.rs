@@ -17,7 +17,8 @@ use crate::http::body::Json;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
-use crate::http::settings::{Changes, topic_json};
+use crate::http::settings::Changes;
+use crate::json as shown;
 
 /// Topics in one answer, at most.
 const LIST_MAX: usize = 1000;
@@ -77,7 +78,7 @@ async fn list(
     let more = topics.len() > limit;
     topics.truncate(limit);
     let next = topics.last().filter(|_| more).map(|last| last.name.as_str().to_owned());
-    let topics: Vec<Value> = topics.iter().map(topic_json).collect();
+    let topics: Vec<Value> = topics.iter().map(shown::topic).collect();
     Ok(JsonAnswer(json!({ "topics": topics, "next": next })))
 }
 
@@ -89,7 +90,7 @@ async fn describe(
     params.finish()?;
     let broker = shared.broker.clone();
     let info = blocking(move || broker.describe_topic(&name)).await??;
-    Ok(JsonAnswer(topic_json(&info)))
+    Ok(JsonAnswer(shown::topic(&info)))
 }
 
 async fn create(
@@ -109,7 +110,7 @@ async fn create(
     })
     .await??;
     let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, JsonAnswer(topic_json(&info))).into_response())
+    Ok((status, JsonAnswer(shown::topic(&info))).into_response())
 }
 
 async fn configure(
@@ -125,7 +126,7 @@ async fn configure(
         let settings = changes.apply(before.settings)?;
         broker.configure_topic(&name, settings).map_err(Problem::from)
     });
-    Ok(JsonAnswer(topic_json(&info.await??)))
+    Ok(JsonAnswer(shown::topic(&info.await??)))
 }
 
 async fn delete(
@@ -170,5 +171,5 @@ async fn purge(
     })
     .await??;
     let purged = gap.map_or(0, |gap| gap.count());
-    Ok(JsonAnswer(json!({ "purged": purged, "topic": topic_json(&info) })))
+    Ok(JsonAnswer(json!({ "purged": purged, "topic": shown::topic(&info) })))
 }

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use gapless_broker::{Delivery, Subscription, checksum};
 use gapless_core::Position;
 use gapless_protocol::{
-    Ended, ErrorCode, FrameLimit, GapCode, GapNotice, Ids, Messages, PlaceRange, RecoveryComplete,
-    RecoveryResponse, SplitError, SplitLimit, Token, Verb, cut_messages,
+    Ended, ErrorCode, FrameLimit, Ids, Messages, PlaceRange, RecoveryComplete, RecoveryResponse,
+    SplitError, SplitLimit, SubscriptionGap, Token, Verb, cut_messages,
 };
 
 use crate::answers::{error, follow_error};
@@ -170,16 +170,7 @@ impl Followed {
             }
             Delivery::Gap(gap) => {
                 self.sent = after;
-                GapNotice {
-                    subscription,
-                    topic: gap.topic,
-                    from: gap.from,
-                    to: gap.to,
-                    positions: gap.positions,
-                    reason: GapCode(gap.reason.code()),
-                    token: self.token(),
-                }
-                .into()
+                SubscriptionGap { subscription, gap, token: self.token() }.into()
             }
         })
     }

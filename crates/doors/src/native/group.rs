@@ -16,9 +16,8 @@ use std::time::Duration;
 use gapless_broker::{Acking, Broker, GroupError, Handed, Join, Member, MemberHandle, checksum};
 use gapless_core::{Lease, Mode, Position, PubSubError, Seq};
 use gapless_protocol::{
-    Confirm, ErrorAnswer, ErrorCode, FrameLimit, GapCode, GroupDone, GroupGap, GroupJoin,
-    GroupJoined, GroupLeft, GroupMessages, GroupRole, Ids, LostSeqs, SplitError, StepAck, Verb,
-    Which, cut_leased,
+    Confirm, ErrorAnswer, ErrorCode, FrameLimit, GroupDone, GroupGap, GroupJoin, GroupJoined,
+    GroupLeft, GroupMessages, GroupRole, Ids, SplitError, StepAck, Verb, Which, cut_leased,
 };
 
 use crate::answers::{error, member_error};
@@ -230,11 +229,7 @@ impl Membership {
                 }
                 Poll::Ready(Ok(Handed::Active)) => GroupRole { member, active: true }.into(),
                 Poll::Ready(Ok(Handed::Standby)) => GroupRole { member, active: false }.into(),
-                Poll::Ready(Ok(Handed::Gap(gap))) => {
-                    let reason = GapCode(gap.reason.code());
-                    let (topic, from, to) = (gap.topic, gap.from, gap.to);
-                    GroupGap { member, gap: LostSeqs { topic, reason, from, to } }.into()
-                }
+                Poll::Ready(Ok(Handed::Gap(gap))) => GroupGap { member, gap }.into(),
                 Poll::Ready(Err(failed)) => {
                     let left = GroupLeft { member, error: Some(member_error(&failed)) };
                     put_with(output, &left.into(), Ids::NONE, limit);

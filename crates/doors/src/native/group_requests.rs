@@ -1,13 +1,12 @@
 //! Questions about groups and their dead letters, and their answers.
 
-use gapless_broker::{self as broker, DeadLetter, GroupError};
+use gapless_broker::{DeadLetter, GroupError, GroupInfo};
 use gapless_core::RecordsBuilder;
 use gapless_protocol::verbs::group::REASON_BYTES_MAX;
 use gapless_protocol::verbs::group_admin::{MEMBERS_SHOWN_MAX, WHY_BYTES_MAX};
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 use gapless_protocol::{
-    Done, ErrorCode, GapCode, GroupDoing, GroupInfo, GroupInfos, Letter, Letters, LettersMoved,
-    LostSeqs, MemberInfo, NotFound, Verb,
+    Done, ErrorCode, GroupInfos, Letter, Letters, LettersMoved, NotFound, Verb,
 };
 
 use crate::answers::{error, group_error};
@@ -131,46 +130,16 @@ fn group_bytes(info: &GroupInfo) -> usize {
 }
 
 /// A group as it goes into a frame: with as many members as there is room for.
-fn group_info(info: broker::GroupInfo, room: usize) -> GroupInfo {
-    let doing = match info.state {
-        broker::GroupDoing::Running => GroupDoing::Running,
-        broker::GroupDoing::Paused => GroupDoing::Paused,
-        broker::GroupDoing::Stopped(gap) => GroupDoing::Stopped(LostSeqs {
-            topic: gap.topic,
-            reason: GapCode(gap.reason.code()),
-            from: gap.from,
-            to: gap.to,
-        }),
-    };
-    let member = |member: broker::MemberInfo| MemberInfo {
-        id: member.id,
-        window: member.window,
-        in_flight: member.in_flight,
-        active: member.active,
-        name: short(&member.name, NAME_TEXT_BYTES_MAX),
-    };
-    let members = info.members.into_iter().take(MEMBERS_SHOWN_MAX).map(member);
-    let mut members: Vec<MemberInfo> = members.collect();
-    let others = GROUP_BYTES + SETTINGS_BYTES + 2 * WHY_BYTES_MAX;
-    members.truncate(fits(&members, room - others, |each| MEMBER_BYTES + each.name.len()));
-    GroupInfo {
-        name: info.name,
-        id: info.id,
-        settings: info.settings,
-        doing,
-        floor: info.floor,
-        frontier: info.frontier,
-        lag: info.lag,
-        lag_exact: info.lag_exact,
-        counts: info.counts,
-        oldest_ms: info.oldest_age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
-        next_retry: info.next_retry,
-        dead_letters: info.dead_letters,
-        redriving: info.redriving,
-        totals: info.totals,
-        members,
-        why: short(&info.why, WHY_BYTES_MAX),
+fn group_info(mut info: GroupInfo, room: usize) -> GroupInfo {
+    info.members.truncate(MEMBERS_SHOWN_MAX);
+    for member in &mut info.members {
+        member.name = short(&member.name, NAME_TEXT_BYTES_MAX);
     }
+    let others = GROUP_BYTES + SETTINGS_BYTES + 2 * WHY_BYTES_MAX;
+    let shown = fits(&info.members, room - others, |each| MEMBER_BYTES + each.name.len());
+    info.members.truncate(shown);
+    info.why = short(&info.why, WHY_BYTES_MAX);
+    info
 }
 
 /// The beginning of a text, cut between characters.

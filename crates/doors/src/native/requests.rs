@@ -13,7 +13,7 @@ use gapless_protocol::{
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
-use crate::answers::{error, journal_json, or_error, state_name, topic_info, trouble};
+use crate::answers::{error, journal_json, or_error, state_name, trouble};
 use crate::native::group_requests;
 use crate::native::server::Shared;
 use crate::sessions::Session;
@@ -48,12 +48,10 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
     let broker = &shared.broker;
     match verb {
         Verb::TopicConfigure(asked) => {
-            or_error(broker.configure_topic(&asked.topic, asked.settings), |info| {
-                topic_info(info).into()
-            })
+            or_error(broker.configure_topic(&asked.topic, asked.settings), |info| info.into())
         }
         Verb::TopicDescribe(asked) => {
-            or_error(broker.describe_topic(&asked.topic), |info| topic_info(info).into())
+            or_error(broker.describe_topic(&asked.topic), |info| info.into())
         }
         Verb::TopicDelete(asked) => or_error(broker.delete_topic(&asked.topic), |()| Done.into()),
         Verb::TopicPurge(asked) => {
@@ -70,7 +68,7 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
             let limit = limit.min(fitting);
             let more = topics.len() > limit;
             topics.truncate(limit);
-            TopicInfos { topics: topics.into_iter().map(topic_info).collect(), more }.into()
+            TopicInfos { topics: topics, more }.into()
         }
         Verb::Get(asked) => or_error(broker.latest(&asked.topic, &asked.key), found_or_not),
         Verb::Read(asked) => or_error(broker.read(&asked.topic, asked.seq), found_or_not),

@@ -402,9 +402,9 @@ impl Ledger {
                 self.next = messages.to.0 + 1;
             }
             Verb::Gap(gap) => {
-                assert_eq!(gap.from.map(|seq| seq.0), Some(self.next), "no hole, no overlap");
-                self.next = gap.to.expect("a last seq").0 + 1;
-                self.gaps.push(gap);
+                assert_eq!(gap.gap.from.map(|seq| seq.0), Some(self.next), "no hole, no overlap");
+                self.next = gap.gap.to.expect("a last seq").0 + 1;
+                self.gaps.push(gap.gap);
             }
             other => self.others.push(other),
         }

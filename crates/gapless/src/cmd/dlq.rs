@@ -3,15 +3,16 @@
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use gapless_client::{DeadLetter, LetterFilter};
-use gapless_core::{Pattern, Position, Seq, TopicName};
-use serde_json::{Value, json};
+use gapless_core::{Pattern, Seq, TopicName};
+use gapless_doors::json as shown;
+use serde_json::json;
 
 use super::Global;
 use super::group::or_failure;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Table, ask, human_number};
 use crate::remote::with_client;
-use crate::show::{Shown, readable};
+use crate::show::readable;
 use crate::values;
 
 const EXAMPLES: &str = "\
@@ -209,7 +210,7 @@ fn list(group: &TopicName, from: u64, count: u64, global: &Global, out: &mut Out
                 left -= 1;
                 next = letter.seq.next();
                 if out.json {
-                    out.json_line(&letter_json(letter))?;
+                    out.json_bytes(&letter_json(letter))?;
                 } else {
                     table.row(row(letter));
                 }
@@ -241,7 +242,7 @@ fn row(letter: &DeadLetter) -> Vec<String> {
 
 fn show(letter: &DeadLetter, out: &mut Output) -> std::io::Result<()> {
     if out.json {
-        return out.json_line(&letter_json(letter));
+        return out.json_bytes(&letter_json(letter));
     }
     let time = |time: gapless_core::Timestamp| gapless_core::calendar::format(time.0);
     let lines = [
@@ -264,29 +265,8 @@ fn show(letter: &DeadLetter, out: &mut Output) -> std::io::Result<()> {
     out.line(format_args!("{:<18} {body}", "body"))
 }
 
-fn letter_json(letter: &DeadLetter) -> Value {
-    let message = Shown {
-        topic: letter.topic.as_str(),
-        seq: letter.origin,
-        position: Position(0),
-        time: letter.died,
-        message: &letter.message,
-        epoch: None,
-    };
-    let shown = message.json();
-    let mut value = json!({
-        "seq": letter.seq.0,
-        "topic": letter.topic.as_str(),
-        "origin": letter.origin.0,
-        "attempts": letter.attempts,
-        "error": letter.error,
-        "first_failed": gapless_core::calendar::format(letter.first_failed.0),
-        "died": gapless_core::calendar::format(letter.died.0),
-    });
-    for name in ["key", "key_base64", "id", "id_base64", "headers", "body", "body_base64"] {
-        if let Some(field) = shown.get(name) {
-            value[name] = field.clone();
-        }
-    }
-    value
+fn letter_json(letter: &DeadLetter) -> Vec<u8> {
+    let mut out = Vec::new();
+    shown::put_dead_letter(letter, &mut out);
+    out
 }

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &GetOptions, global: &Global, out: &mut Output) -> Do
         if options.raw {
             out.bytes(found.message.body.as_deref().unwrap_or_default())?;
         } else if out.json {
-            out.json_line(&shown.json())?;
+            out.json_bytes(&shown.json(&[]))?;
         } else {
             out.line(shown.line(out.paint))?;
         }

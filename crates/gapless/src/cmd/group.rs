@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use gapless_broker::{Clock, SystemClock};
-use gapless_client::{AskError, Client, ErrorCode, GroupDoing, GroupInfo};
+use gapless_client::{AskError, Client, ErrorCode, GroupInfo};
 use gapless_core::{
     Durability, GroupSettings, GroupStart, Mode, OnGap, Pattern, RetryPolicy, TopicName, Waits,
 };
-use serde_json::{Value, json};
+use gapless_doors::json as shown;
+use serde_json::json;
 
 use super::Global;
 use crate::exit::{Done, Exit, Failure};
@@ -224,7 +225,7 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
                 let info = or_failure(client, &name, made).await?;
                 let what = if was_there { "is there already" } else { "created" };
                 let text = format!("group {name} {what} ({})", summary(&info.settings));
-                let mut value = info_json(&info);
+                let mut value = shown::group(&info);
                 value["created"] = (!was_there).into();
                 out.result(&value, text)?;
                 // A typo in the source looks like this; so does a topic that is to come.
@@ -251,18 +252,18 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
             let set = client.configure_group(&name, settings).await;
             let info = or_failure(client, &name, set).await?;
             let text = format!("group {name} is set: {}", summary(&info.settings));
-            out.result(&info_json(&info), text)?;
+            out.result(&shown::group(&info), text)?;
             Ok(Exit::Ok)
         }),
         GroupCommand::Pause { name } => with_client(global, out, async |client, out| {
             let info = or_failure(client, &name, client.pause_group(&name).await).await?;
             let text = format!("group {name} is paused; gapless group resume {name} lets it go on");
-            out.result(&info_json(&info), text)?;
+            out.result(&shown::group(&info), text)?;
             Ok(Exit::Ok)
         }),
         GroupCommand::Resume { name } => with_client(global, out, async |client, out| {
             let info = or_failure(client, &name, client.resume_group(&name).await).await?;
-            out.result(&info_json(&info), format_args!("group {name} goes on"))?;
+            out.result(&shown::group(&info), format_args!("group {name} goes on"))?;
             Ok(Exit::Ok)
         }),
         GroupCommand::Reset { name, to, force } => {
@@ -272,7 +273,7 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
                 let info = or_failure(client, &name, reset).await?;
                 let left = human_number(info.lag);
                 let text = format!("group {name} begins anew, with {left} messages to do");
-                out.result(&info_json(&info), text)?;
+                out.result(&shown::group(&info), text)?;
                 Ok(Exit::Ok)
             })
         }
@@ -311,13 +312,13 @@ async fn list(client: &Client, pattern: &Pattern, out: &mut Output) -> Done {
         for info in &page.groups {
             groups += 1;
             if out.json {
-                out.json_line(&info_json(info))?;
+                out.json_line(&shown::group(info))?;
                 continue;
             }
             table.row(vec![
                 info.name.to_string(),
                 info.settings.mode.to_string(),
-                doing(&info.doing).to_owned(),
+                info.state.name().to_owned(),
                 lag(info),
                 human_number(info.counts.in_flight),
                 human_number(info.dead_letters),
@@ -341,7 +342,7 @@ async fn list(client: &Client, pattern: &Pattern, out: &mut Output) -> Done {
 
 fn show(info: &GroupInfo, out: &mut Output) -> std::io::Result<()> {
     if out.json {
-        return out.json_line(&info_json(info));
+        return out.json_line(&shown::group(info));
     }
     for (label, value) in describe(info) {
         out.line(format_args!("{label:<18} {value}"))?;
@@ -361,14 +362,6 @@ fn show(info: &GroupInfo, out: &mut Output) -> std::io::Result<()> {
         out.table(&table)?;
     }
     Ok(())
-}
-
-fn doing(doing: &GroupDoing) -> &'static str {
-    match doing {
-        GroupDoing::Running => "running",
-        GroupDoing::Paused => "paused",
-        GroupDoing::Stopped(_) => "stopped",
-    }
 }
 
 fn lag(info: &GroupInfo) -> String {
@@ -399,13 +392,13 @@ fn retry_text(retry: &RetryPolicy) -> String {
 fn describe(info: &GroupInfo) -> Vec<(&'static str, String)> {
     let settings = &info.settings;
     let (counts, totals) = (&info.counts, &info.totals);
-    let age = info.oldest_ms.map_or_else(|| "-".to_owned(), |ms| human_span(ms_of(ms)));
-    let redriving = if info.redriving { ", some are being driven again" } else { "" };
+    let age = info.oldest_age.map_or_else(|| "-".to_owned(), human_span);
+    let redriving = if info.redriving { ", some are being redriven" } else { "" };
     vec![
         ("group", info.name.to_string()),
         ("source", settings.source.to_string()),
         ("mode", settings.mode.to_string()),
-        ("state", doing(&info.doing).to_owned()),
+        ("state", info.state.name().to_owned()),
         ("why", info.why.clone()),
         ("lag", lag(info)),
         ("oldest", age),
@@ -433,79 +426,6 @@ fn describe(info: &GroupInfo) -> Vec<(&'static str, String)> {
         ("on a gap", settings.on_gap.to_string()),
         ("acks are", settings.durability.to_string()),
     ]
-}
-
-fn ms_of(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-pub(crate) fn info_json(info: &GroupInfo) -> Value {
-    let settings = &info.settings;
-    let ms = |duration: Duration| duration.as_millis() as u64;
-    let retry = match &settings.retry.waits {
-        Waits::Steps(steps) => {
-            json!({ "steps_ms": steps.iter().map(|step| ms(*step)).collect::<Vec<_>>() })
-        }
-        Waits::Growing { first, factor, most } => {
-            json!({ "first_ms": ms(*first), "factor": factor, "most_ms": ms(*most) })
-        }
-    };
-    let gap = match &info.doing {
-        GroupDoing::Stopped(gap) => json!({
-            "topic": gap.topic.as_ref().map(TopicName::as_str),
-            "from": gap.from.map(|seq| seq.0),
-            "to": gap.to.map(|seq| seq.0),
-            "reason": gap.reason.reason().map(|reason| reason.name()),
-        }),
-        _ => Value::Null,
-    };
-    let members = info.members.iter().map(|member| {
-        json!({
-            "id": member.id, "name": member.name, "window": member.window,
-            "in_flight": member.in_flight, "active": member.active,
-        })
-    });
-    json!({
-        "group": info.name.as_str(),
-        "id": info.id,
-        "state": doing(&info.doing),
-        "why": info.why,
-        "gap": gap,
-        "floor": info.floor.0,
-        "frontier": info.frontier.0,
-        "lag": info.lag,
-        "lag_exact": info.lag_exact,
-        "ready": info.counts.ready,
-        "waiting": info.counts.waiting,
-        "parked": info.counts.parked,
-        "in_flight": info.counts.in_flight,
-        "dying": info.counts.dying,
-        "oldest_ms": info.oldest_ms,
-        "next_retry": info.next_retry.map(|time| gapless_core::calendar::format(time.0)),
-        "dead_letters": info.dead_letters,
-        "redriving": info.redriving,
-        "totals": {
-            "delivered": info.totals.delivered, "redelivered": info.totals.redelivered,
-            "acked": info.totals.acked, "nacked": info.totals.nacked,
-            "expired": info.totals.expired, "buried": info.totals.buried,
-            "dropped": info.totals.dropped, "lost": info.totals.lost,
-        },
-        "members": members.collect::<Vec<_>>(),
-        "settings": {
-            "source": settings.source.as_str(),
-            "mode": settings.mode.name(),
-            "lease_ms": ms(settings.lease),
-            "attempts_max": settings.attempts_max,
-            "retry": retry,
-            "jitter_percent": settings.retry.jitter_percent,
-            "dead_letters": settings.dead_letters,
-            "on_gap": settings.on_gap.name(),
-            "in_flight_max": settings.in_flight_max,
-            "member_in_flight_max": settings.member_in_flight_max,
-            "open_max": settings.open_max,
-            "durability": settings.durability.name(),
-        },
-    })
 }
 
 /// What a failed question about a group means for the user.

@@ -143,9 +143,9 @@ fn show(leased: &Leased, left: u64, plan: &GroupPlan, out: &mut Output) -> std::
             out.bytes(each.message.body.as_deref().unwrap_or_default())?;
             out.bytes(b"\n")?;
         } else if out.json {
-            let mut value = line.json();
-            value["attempt"] = each.attempt.into();
-            out.json_line(&value)?;
+            out.json_bytes(
+                &line.json(&[("event", "message".into()), ("attempt", each.attempt.into())]),
+            )?;
         } else {
             out.line(line.line(out.paint))?;
         }
@@ -175,7 +175,7 @@ fn tell(event: &GroupEvent, plan: &GroupPlan, out: &mut Output) -> std::io::Resu
         }
         GroupEvent::Gap(gap) => {
             let topic = gap.topic.as_ref().map_or("its source", |topic| topic.as_str());
-            let reason = gap.reason.reason().map_or("a newer reason", |reason| reason.name());
+            let reason = gap.reason;
             ("gap", format!("gap: messages of {topic} are gone that were not done ({reason})"))
         }
         _ => return Ok(()),

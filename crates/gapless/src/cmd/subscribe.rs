@@ -11,9 +11,10 @@ use std::task::Poll;
 use clap::{ArgGroup, Args};
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::{
-    Client, Event, From, Gap, Messages, PlaceRange, Subscription, SubscriptionError, Token,
+    Client, Event, From, GapNotice, Messages, PlaceRange, Subscription, SubscriptionError, Token,
 };
 use gapless_core::{Mode, Pattern, TopicName};
+use gapless_doors::json as shown;
 use serde_json::{Value, json};
 
 use super::Global;
@@ -35,10 +36,10 @@ Examples:
   gapless sub prices --from last-per-key         the newest of each key, then what comes
   gapless sub 'audit.>' --from -2h               the last two hours, then what comes
   gapless sub 'orders.>' --save orders.place     stop and start it as you like: no gap, no repeat
-  gapless sub 'orders.>' --json | jq 'select(.event == \"message\").body'
+  gapless sub 'orders.>' --json | jq 'select(.event == \"message\").text'
   gapless sub orders.created --group billing     share the work with others; acked when printed
 
-Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a token as it is
+Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a cursor as it is
 printed at the end. Patterns: * is one token, > is the rest; put them in quotes. It goes on by
 itself when the server comes back. A line is: topic, seq, key (- if none), body.";
 
@@ -277,7 +278,7 @@ fn show(
                 PlaceRange::Positions(from, to) => ("position", from.0, to.0),
             };
             let json = json!({
-                "event": "recovering", "pattern": pattern, "unit": unit, "from": from, "to": to,
+                "event": "recovering", "pattern": pattern, "by": unit, "from": from, "to": to,
             });
             say(out, &json, &format!("{pattern}: history, {unit} {from} to {to}"))?;
         }
@@ -334,7 +335,9 @@ fn show_messages(
                 let line = event_line(message.body.as_deref().unwrap_or_default(), out);
                 out.line(line)?;
             }
-            Show::Lines if out.json => out.json_line(&line.json())?,
+            Show::Lines if out.json => {
+                out.json_bytes(&line.json(&[("event", "message".into())]))?
+            }
             Show::Lines => out.line(line.line(out.paint))?,
         }
         if shown == left {
@@ -345,8 +348,8 @@ fn show_messages(
     Ok((shown, messages.token()))
 }
 
-fn gap_text(gap: &Gap) -> String {
-    let reason = gap.reason.reason().map_or("a newer reason", |reason| reason.name());
+fn gap_text(gap: &GapNotice) -> String {
+    let reason = gap.reason;
     let topic = gap.topic.as_ref().map_or("all topics", |topic| topic.as_str());
     let range = match (gap.from, gap.to) {
         (Some(from), Some(to)) if from == to => format!("seq {to} is gone"),
@@ -357,15 +360,11 @@ fn gap_text(gap: &Gap) -> String {
     format!("gap: {topic}: {range} ({reason})")
 }
 
-fn gap_json(gap: &Gap, pattern: &str) -> Value {
-    json!({
-        "event": "gap",
-        "pattern": pattern,
-        "topic": gap.topic.as_ref().map(|topic| topic.as_str()),
-        "from": gap.from.map(|seq| seq.0),
-        "to": gap.to.map(|seq| seq.0),
-        "reason": gap.reason.reason().map(|reason| reason.name()),
-    })
+fn gap_json(gap: &GapNotice, pattern: &str) -> Value {
+    let mut value = shown::gap(gap);
+    value["event"] = "gap".into();
+    value["pattern"] = pattern.into();
+    value
 }
 
 /// Says where to go on from.
@@ -379,7 +378,7 @@ fn tell_end(all: &[Followed], plan: &Plan, out: &mut Output) -> Result<(), Failu
     for one in all {
         let (pattern, token) = (one.pattern.as_str(), one.token.map(|token| token.to_string()));
         if out.json {
-            out.json_line(&json!({ "event": "end", "pattern": pattern, "token": token }))?;
+            out.json_line(&json!({ "event": "end", "pattern": pattern, "cursor": token }))?;
         } else if let (Some(token), None) = (token, &plan.save) {
             out.note(format_args!("go on with: gapless sub '{pattern}' --from {token}"));
         }
@@ -458,16 +457,15 @@ fn put_place(text: &mut String, pattern: impl fmt::Display, token: Token) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_client::GapCode;
     use gapless_core::{GapReason, Seq, TopicName};
 
-    fn gap(from: Option<u64>, to: Option<u64>) -> Gap {
-        Gap {
+    fn gap(from: Option<u64>, to: Option<u64>) -> GapNotice {
+        GapNotice {
             topic: TopicName::parse("orders").ok(),
             from: from.map(Seq),
             to: to.map(Seq),
             positions: None,
-            reason: GapCode::from(GapReason::Retention),
+            reason: GapReason::Retention,
         }
     }
 

@@ -6,7 +6,8 @@ use clap::{ArgGroup, Args, Subcommand};
 use gapless_client::{AskError, Client, TopicInfo};
 use gapless_core::settings::Compaction;
 use gapless_core::{Durability, Pattern, Seq, Storage, TopicName, TopicSettings};
-use serde_json::{Value, json};
+use gapless_doors::json as shown;
+use serde_json::json;
 
 use super::Global;
 use crate::exit::{Done, Exit, Failure};
@@ -228,7 +229,7 @@ pub(crate) fn run(options: TopicOptions, global: &Global, out: &mut Output) -> D
                     or_failure(client, &name, client.create_topic(&name, settings).await).await?;
                 let what = if was_there { "is there already" } else { "created" };
                 let text = format!("topic {name} {what} ({})", summary(&info.settings));
-                let mut value = info_json(&info);
+                let mut value = shown::topic(&info);
                 value["created"] = (!was_there).into();
                 out.result(&value, text)?;
                 Ok(Exit::Ok)
@@ -240,7 +241,7 @@ pub(crate) fn run(options: TopicOptions, global: &Global, out: &mut Output) -> D
         TopicCommand::Show { name } => with_client(global, out, async |client, out| {
             let info = or_failure(client, &name, client.describe_topic(&name).await).await?;
             if out.json {
-                out.json_line(&info_json(&info))?;
+                out.json_line(&shown::topic(&info))?;
             } else {
                 for (label, value) in describe(&info) {
                     out.line(format_args!("{label:<18} {value}"))?;
@@ -262,7 +263,7 @@ pub(crate) fn run(options: TopicOptions, global: &Global, out: &mut Output) -> D
                 } else {
                     format!("topic {name} is set: {}", summary(&info.settings))
                 };
-                out.result(&info_json(&info), text)?;
+                out.result(&shown::topic(&info), text)?;
                 Ok(Exit::Ok)
             })
         }
@@ -341,7 +342,7 @@ async fn list(client: &Client, pattern: &Pattern, out: &mut Output) -> Done {
         for info in &page.topics {
             topics += 1;
             if out.json {
-                out.json_line(&info_json(info))?;
+                out.json_line(&shown::topic(info))?;
             } else {
                 table.row(vec![
                     info.name.to_string(),
@@ -429,31 +430,6 @@ fn describe(info: &TopicInfo) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn info_json(info: &TopicInfo) -> Value {
-    let settings = &info.settings;
-    let ms = |duration: Duration| duration.as_millis() as u64;
-    json!({
-        "topic": info.name.as_str(),
-        "id": info.id,
-        "messages": count(info),
-        "first": info.first.0,
-        "next": info.next.0,
-        "bytes": info.bytes,
-        "settings": {
-            "storage": settings.storage.name(),
-            "retention_age_ms": settings.retention.age.map(ms),
-            "retention_bytes": settings.retention.bytes,
-            "retention_count": settings.retention.count,
-            "compact": settings.compaction.is_some(),
-            "tombstone_grace_ms": settings.compaction.map(|each| ms(each.tombstone_grace)),
-            "durability": settings.durability.map(|each| each.name()),
-            "dedup_time_ms": ms(settings.dedup.time),
-            "dedup_count": settings.dedup.count,
-            "max_message_bytes": settings.max_message_bytes,
-        },
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -501,6 +477,5 @@ mod tests {
         assert_eq!(line("last seq"), "9");
         assert_eq!(line("retention age"), "30d");
         assert_eq!(line("remembers"), "100 000 ids for 2m");
-        assert_eq!(info_json(&info(settings))["settings"]["retention_age_ms"], 2_592_000_000_u64);
     }
 }

@@ -22,7 +22,7 @@ fn every_place_to_begin_works() {
     let ran = server.run(&["sub", "t", "--json", "--count", "2"]).ok();
     let end = ran.json().pop().unwrap();
     assert_eq!(end["event"], "end");
-    assert_eq!(shown(end["token"].as_str().unwrap()), ["t 3 - 3", "t 4 - 4", "t 5 - 5"]);
+    assert_eq!(shown(end["cursor"].as_str().unwrap()), ["t 3 - 3", "t 4 - 4", "t 5 - 5"]);
     for (key, body) in [("a", "1"), ("b", "2"), ("a", "3")] {
         server.run(&["pub", "keyed", body, "--key", key, "--create"]).ok();
     }

@@ -55,7 +55,7 @@ fn members_on_the_command_line_share_a_group_and_ack_what_they_print() {
     server.run(&words).ok().prints(&["order 0", "order 1"]);
     let words = ["sub", "--group", "billing", "--no-follow", "--json"];
     let rest = server.run(&words).ok().json();
-    let bodies: Vec<&str> = rest.iter().filter_map(|line| line["body"].as_str()).collect();
+    let bodies: Vec<&str> = rest.iter().filter_map(|line| line["text"].as_str()).collect();
     assert_eq!(bodies, ["order 2", "order 3", "order 4"]);
     assert_eq!(rest[0]["attempt"], 1);
     assert_eq!(rest.last().map(|line| line["acked"].clone()), Some(3.into()));
@@ -110,7 +110,7 @@ fn dead_letters_are_listed_shown_driven_again_and_removed() {
     bury(&server, "no such customer");
     let letters = server.run(&["dlq", "ls", "billing", "--json"]).ok().json();
     assert_eq!((letters.len(), letters[0]["origin"].as_u64()), (1, Some(2)), "{letters:?}");
-    assert_eq!(letters[0]["body"], "order 1");
+    assert_eq!(letters[0]["text"], "order 1");
     server.run(&["dlq", "ls", "billing"]).ok().shows("no such customer");
     server.run(&["dlq", "show", "billing", "1"]).ok().shows("body               order 1");
     server.run(&["dlq", "show", "billing", "9"]).exits(6).says("no dead letter 9");

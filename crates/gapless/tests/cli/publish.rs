@@ -71,11 +71,11 @@ fn everything_a_message_carries_arrives() {
     let message = json.iter().find(|each| each["event"] == "message").unwrap();
     assert_eq!(message["topic"], "t");
     assert_eq!(message["key"], "k");
-    assert_eq!(message["body"], "body");
+    assert_eq!(message["text"], "body");
     assert_eq!(message["id"], "id-1");
     assert_eq!(message["ttl_ms"], 3_600_000);
     assert_eq!(message["headers"][1]["value"], "d=e");
-    assert!(message["token"].as_str().unwrap().contains(':'));
+    assert!(message["cursor"].as_str().unwrap().contains(':'));
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn get_shows_the_latest_of_a_key() {
     server.run(&["pub", "prices", "13", "--key", "apples"]).ok();
     server.run(&["get", "prices", "apples"]).ok().prints(&["prices 2 apples 13"]);
     let ran = server.run(&["get", "prices", "apples", "--json"]).ok();
-    assert_eq!(ran.json()[0]["body"], "13");
+    assert_eq!(ran.json()[0]["text"], "13");
     server.run(&["get", "prices", "pears"]).exits(6).says("no message of key \"pears\"");
     server.run(&["get", "prices", "--seq", "99"]).exits(6).says("no message 99");
     server.run(&["pub", "prices", "--key", "apples", "--tombstone"]).ok();

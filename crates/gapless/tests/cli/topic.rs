@@ -35,7 +35,7 @@ fn a_topic_is_made_shown_set_and_removed() {
     server.run(&["topic", "set", "t"]).ok().shows("as it was");
     let settings = server.run(&["topic", "show", "t", "--json"]).ok().json().remove(0);
     let settings = &settings["settings"];
-    assert_eq!(settings["retention_age_ms"], serde_json::Value::Null);
+    assert_eq!(settings["retention"]["age_ms"], serde_json::Value::Null);
     assert_eq!(settings["retention_count"], 7);
     assert_eq!(settings["compact"], false);
     assert_eq!(settings["dedup_time_ms"], 300_000);
@@ -63,7 +63,7 @@ fn topics_are_listed_by_pattern() {
     assert!(ran.out[1].starts_with("orders.eu         3      1     3"), "{ran:#?}");
     assert_eq!(ran.out.len(), 3);
     let ran = server.run(&["topic", "list", "--json"]).ok();
-    let names: Vec<_> = ran.json().iter().map(|each| each["topic"].clone()).collect();
+    let names: Vec<_> = ran.json().iter().map(|each| each["name"].clone()).collect();
     assert_eq!(names, ["mails", "orders.eu", "orders.us"]);
 }
 

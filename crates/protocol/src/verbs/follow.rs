@@ -8,8 +8,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::{
-    Batches, Checksum, Entry, EntryError, Epoch, GapReason, Pattern, Position, Seq, Timestamp,
-    Token, TopicName,
+    Batches, Checksum, Entry, EntryError, Epoch, GapNotice, GapReason, Pattern, Position, Seq,
+    Timestamp, Token, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
@@ -355,52 +355,26 @@ impl Fields for RecoveryResponse {
     }
 }
 
-/// The number of a gap's reason. A later server may send one that is not known here; it is a
-/// gap all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GapCode(pub u8);
-
-impl GapCode {
-    /// The reason, if this version knows it.
-    pub fn reason(self) -> Option<GapReason> {
-        GapReason::from_code(self.0)
-    }
-}
-
-impl From<GapReason> for GapCode {
-    fn from(reason: GapReason) -> Self {
-        Self(reason.code())
-    }
-}
-
-/// Numbers that will not come, and why.
+/// A notice for a subscription: numbers that will not come, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GapNotice {
+pub struct SubscriptionGap {
     /// Which subscription.
     pub subscription: u64,
-    /// The topic; `None` when it tells of all topics of the subscription.
-    pub topic: Option<TopicName>,
-    /// The first seq that is missing, if it is known.
-    pub from: Option<Seq>,
-    /// The last seq that is missing, if the gap is one of seqs.
-    pub to: Option<Seq>,
-    /// The first and the last position that are accounted for by this notice, if known.
-    pub positions: Option<(Position, Position)>,
-    /// Why they are missing.
-    pub reason: GapCode,
+    /// What will not come.
+    pub gap: GapNotice,
     /// Where the subscription stands after the gap.
     pub token: Token,
 }
 
-impl Fields for GapNotice {
+impl Fields for SubscriptionGap {
     fn subject(&self) -> &str {
-        self.topic.as_ref().map_or("", TopicName::as_str)
+        self.gap.topic.as_ref().map_or("", TopicName::as_str)
     }
 
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         let topic = if subject.is_empty() { None } else { Some(TopicName::parse(subject)?) };
         let subscription = payload.u64("subscription")?;
-        let reason = GapCode(payload.u8("reason")?);
+        let reason = GapReason::from_code(payload.u8("reason")?);
         let token = take_token(payload)?;
         let flags = payload.u8("flags")?;
         ensure(flags & !7 == 0, "flags")?;
@@ -410,37 +384,38 @@ impl Fields for GapNotice {
         if flags & 4 != 0 {
             positions = Some((payload.position("positions")?, payload.position("positions")?));
         }
-        Ok(Self { subscription, topic, from, to, positions, reason, token })
+        let gap = GapNotice { topic, from, to, positions, reason };
+        Ok(Self { subscription, gap, token })
     }
 
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.subscription);
-        out.put_u8(self.reason.0);
+        out.put_u8(self.gap.reason.code());
         put_token(&self.token, out);
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
-        let flags = flag(self.from.is_some(), 1) | flag(self.to.is_some(), 2);
-        out.put_u8(flags | flag(self.positions.is_some(), 4));
-        for seq in [self.from, self.to].into_iter().flatten() {
+        let flags = flag(self.gap.from.is_some(), 1) | flag(self.gap.to.is_some(), 2);
+        out.put_u8(flags | flag(self.gap.positions.is_some(), 4));
+        for seq in [self.gap.from, self.gap.to].into_iter().flatten() {
             out.put_u64_le(seq.0);
         }
-        if let Some((first, last)) = self.positions {
+        if let Some((first, last)) = self.gap.positions {
             out.put_u64_le(first.0);
             out.put_u64_le(last.0);
         }
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        for seq in [self.from, self.to].into_iter().flatten() {
+        for seq in [self.gap.from, self.gap.to].into_iter().flatten() {
             exists(seq.0, "from")?;
         }
-        if let (Some(from), Some(to)) = (self.from, self.to) {
+        if let (Some(from), Some(to)) = (self.gap.from, self.gap.to) {
             ensure(from <= to, "to")?;
         }
-        if let Some((first, last)) = self.positions {
+        if let Some((first, last)) = self.gap.positions {
             exists(first.0, "positions")?;
             exists(last.0, "positions")?;
         }
-        ensure(self.reason.0 != 0, "reason")?;
+        ensure(self.gap.reason.code() != 0, "reason")?;
         check_token(&self.token)
     }
 }

@@ -11,10 +11,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::batch::put_varint;
-use gapless_core::{Batches, EntryError, Lease, Mode, Position, Seq, Timestamp, TopicName};
+use gapless_core::{
+    Batches, EntryError, GapNotice, GapReason, Lease, Mode, Position, Seq, Timestamp, TopicName,
+};
 
 use crate::verb::{Fields, VerbError, no_subject};
-use crate::verbs::follow::GapCode;
 use crate::verbs::publish::Commit;
 use crate::verbs::session::{ErrorAnswer, NAME_TEXT_BYTES_MAX};
 use crate::wire::{List, NUMBER_MAX, Reader, at_most, ensure, exists, put_bytes};
@@ -561,50 +562,39 @@ pub struct GroupGap {
     /// Which membership.
     pub member: u64,
     /// What is gone.
-    pub gap: LostSeqs,
+    pub gap: GapNotice,
 }
 
-/// Messages that are gone, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostSeqs {
-    /// The topic; `None` when it is not of one topic.
-    pub topic: Option<TopicName>,
-    /// Why.
-    pub reason: GapCode,
-    /// The first seq that is missing, if it is known.
-    pub from: Option<Seq>,
-    /// The last one.
-    pub to: Option<Seq>,
+/// Reads all of a notice but its topic, which is the subject of some verbs, and positions,
+/// which a group does not have.
+pub(crate) fn take_lost(
+    topic: Option<TopicName>,
+    payload: &mut Reader,
+) -> Result<GapNotice, VerbError> {
+    let reason = GapReason::from_code(payload.u8("reason")?);
+    let flags = payload.u8("flags")?;
+    ensure(flags & !3 == 0, "flags")?;
+    let from = if flags & 1 != 0 { Some(payload.seq("from")?) } else { None };
+    let to = if flags & 2 != 0 { Some(payload.seq("to")?) } else { None };
+    Ok(GapNotice { topic, from, to, positions: None, reason })
 }
 
-impl LostSeqs {
-    /// Reads all but the topic, which is the subject of some verbs.
-    pub(crate) fn take(topic: Option<TopicName>, payload: &mut Reader) -> Result<Self, VerbError> {
-        let reason = GapCode(payload.u8("reason")?);
-        let flags = payload.u8("flags")?;
-        ensure(flags & !3 == 0, "flags")?;
-        let from = if flags & 1 != 0 { Some(payload.seq("from")?) } else { None };
-        let to = if flags & 2 != 0 { Some(payload.seq("to")?) } else { None };
-        Ok(Self { topic, reason, from, to })
+pub(crate) fn put_lost(gap: &GapNotice, out: &mut BytesMut) {
+    out.put_u8(gap.reason.code());
+    out.put_u8(u8::from(gap.from.is_some()) | u8::from(gap.to.is_some()) << 1);
+    for seq in [gap.from, gap.to].into_iter().flatten() {
+        out.put_u64_le(seq.0);
     }
+}
 
-    pub(crate) fn put(&self, out: &mut BytesMut) {
-        out.put_u8(self.reason.0);
-        out.put_u8(u8::from(self.from.is_some()) | u8::from(self.to.is_some()) << 1);
-        for seq in [self.from, self.to].into_iter().flatten() {
-            out.put_u64_le(seq.0);
-        }
+pub(crate) fn check_lost(gap: &GapNotice) -> Result<(), VerbError> {
+    ensure(gap.reason.code() != 0, "reason")?;
+    for seq in [gap.from, gap.to].into_iter().flatten() {
+        exists(seq.0, "from")?;
     }
-
-    pub(crate) fn check(&self) -> Result<(), VerbError> {
-        ensure(self.reason.0 != 0, "reason")?;
-        for seq in [self.from, self.to].into_iter().flatten() {
-            exists(seq.0, "from")?;
-        }
-        match (self.from, self.to) {
-            (Some(from), Some(to)) => ensure(from <= to, "to"),
-            _ => Ok(()),
-        }
+    match (gap.from, gap.to) {
+        (Some(from), Some(to)) => ensure(from <= to, "to"),
+        _ => Ok(()),
     }
 }
 
@@ -616,15 +606,15 @@ impl Fields for GroupGap {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         let topic = if subject.is_empty() { None } else { Some(TopicName::parse(subject)?) };
         let member = payload.u64("member")?;
-        Ok(Self { member, gap: LostSeqs::take(topic, payload)? })
+        Ok(Self { member, gap: take_lost(topic, payload)? })
     }
 
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.member);
-        self.gap.put(out);
+        put_lost(&self.gap, out);
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        self.gap.check()
+        check_lost(&self.gap)
     }
 }

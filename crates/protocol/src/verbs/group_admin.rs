@@ -7,16 +7,18 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
+use core::time::Duration;
 use gapless_core::batch::put_varint;
 use gapless_core::group::Counts;
 use gapless_core::message::KEY_BYTES_MAX;
+use gapless_core::time::whole_ms;
 use gapless_core::{
-    GroupSettings, GroupStart, GroupTotals, LetterFilter, Pattern, Position, Records, Seq,
-    Timestamp, TopicName,
+    GroupDoing, GroupInfo, GroupSettings, GroupStart, GroupTotals, LetterFilter, MemberInfo,
+    Pattern, Position, Records, Seq, Timestamp, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
-use crate::verbs::group::{LostSeqs, REASON_BYTES_MAX};
+use crate::verbs::group::{REASON_BYTES_MAX, check_lost, put_lost, take_lost};
 use crate::verbs::session::NAME_TEXT_BYTES_MAX;
 use crate::wire::{List, Reader, at_most, ensure, exists, put_bytes, text};
 
@@ -142,139 +144,74 @@ impl Fields for GroupReset {
     }
 }
 
-/// What a group is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupDoing {
-    /// It hands out.
-    Running,
-    /// Somebody paused it.
-    Paused,
-    /// A gap stopped it.
-    Stopped(LostSeqs),
-}
-
-/// A member as others see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberInfo {
-    /// Its number in the group.
-    pub id: u64,
-    /// Most messages in flight with it.
-    pub window: u32,
-    /// Messages in flight with it.
-    pub in_flight: u64,
-    /// Whether it gets messages; a standby of an ordered group does not.
-    pub active: bool,
-    /// Its name.
-    pub name: String,
-}
-
 /// A [`GroupInfo`] as a verb, which should not be large for the sake of one of its kind.
 pub type BoxedGroupInfo = Box<GroupInfo>;
 
-/// What a group is and how it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Its name.
-    pub name: TopicName,
-    /// Its number, which no other group or topic ever has.
-    pub id: u64,
-    /// Its settings.
-    pub settings: GroupSettings,
-    /// What it is doing.
-    pub doing: GroupDoing,
-    /// Everything up to here is done.
-    pub floor: Position,
-    /// Everything up to here was read.
-    pub frontier: Position,
-    /// Messages of the source that are not done.
-    pub lag: u64,
-    /// Whether the lag is counted, or at most what it says.
-    pub lag_exact: bool,
-    /// What was read and is not done.
-    pub counts: Counts,
-    /// How old the oldest message is that is not done, in ms.
-    pub oldest_ms: Option<u64>,
-    /// When the next message that failed is tried again.
-    pub next_retry: Option<Timestamp>,
-    /// Dead letters that wait for somebody.
-    pub dead_letters: u64,
-    /// Whether dead letters are being driven again in the background.
-    pub redriving: bool,
-    /// What happened since the server was started.
-    pub totals: GroupTotals,
-    /// Its members, or the first of them.
-    pub members: Vec<MemberInfo>,
-    /// Why it does not move, or that it does, for people.
-    pub why: String,
-}
-
-impl GroupInfo {
-    fn take_fields(payload: &mut Reader) -> Result<Self, VerbError> {
-        let name = payload.name("name")?;
-        let id = payload.u64("id")?;
-        let settings = GroupSettings::decode(&payload.bytes("settings")?)?;
-        let doing = match payload.u8("doing")? {
-            1 => GroupDoing::Running,
-            2 => GroupDoing::Paused,
-            3 => {
-                let one = payload.flag("topic")?;
-                let topic = if one { Some(payload.name("topic")?) } else { None };
-                GroupDoing::Stopped(LostSeqs::take(topic, payload)?)
-            }
-            _ => return Err(VerbError::Value { field: "doing" }),
-        };
-        let (floor, frontier) = (payload.position("floor")?, payload.position("frontier")?);
-        let (lag, lag_exact) = (payload.u64("lag")?, payload.flag("lag_exact")?);
-        let [ready, waiting, parked, in_flight, dying] = take_numbers(payload, "counts")?;
-        let counts = Counts { ready, waiting, parked, in_flight, dying };
-        let oldest_ms = take_some(payload, "oldest_ms")?;
-        let next_retry = take_some(payload, "next_retry")?.map(Timestamp);
-        let (dead_letters, redriving) = (payload.u64("dead_letters")?, payload.flag("redriving")?);
-        let totals = GroupTotals::from_numbers(take_numbers(payload, "totals")?);
-        let count = payload.count(&MEMBERS)?;
-        let mut members = Vec::with_capacity(count);
-        for _ in 0..count {
-            members.push(MemberInfo {
-                id: payload.u64("id")?,
-                window: payload.u32("window")?,
-                in_flight: payload.u64("in_flight")?,
-                active: payload.flag("active")?,
-                name: payload.text("name")?,
-            });
+fn take_group(payload: &mut Reader) -> Result<GroupInfo, VerbError> {
+    let name = payload.name("name")?;
+    let id = payload.u64("id")?;
+    let settings = GroupSettings::decode(&payload.bytes("settings")?)?;
+    let state = match payload.u8("doing")? {
+        1 => GroupDoing::Running,
+        2 => GroupDoing::Paused,
+        3 => {
+            let one = payload.flag("topic")?;
+            let topic = if one { Some(payload.name("topic")?) } else { None };
+            GroupDoing::Stopped(take_lost(topic, payload)?)
         }
-        let why = payload.text("why")?;
-        Ok(Self {
-            name,
-            id,
-            settings,
-            doing,
-            floor,
-            frontier,
-            lag,
-            lag_exact,
-            counts,
-            oldest_ms,
-            next_retry,
-            dead_letters,
-            redriving,
-            totals,
-            members,
-            why,
-        })
+        _ => return Err(VerbError::Value { field: "doing" }),
+    };
+    let (floor, frontier) = (payload.position("floor")?, payload.position("frontier")?);
+    let (lag, lag_exact) = (payload.u64("lag")?, payload.flag("lag_exact")?);
+    let [ready, waiting, parked, in_flight, dying] = take_numbers(payload, "counts")?;
+    let counts = Counts { ready, waiting, parked, in_flight, dying };
+    let oldest_age = take_some(payload, "oldest_ms")?.map(Duration::from_millis);
+    let next_retry = take_some(payload, "next_retry")?.map(Timestamp);
+    let (dead_letters, redriving) = (payload.u64("dead_letters")?, payload.flag("redriving")?);
+    let totals = GroupTotals::from_numbers(take_numbers(payload, "totals")?);
+    let count = payload.count(&MEMBERS)?;
+    let mut members = Vec::with_capacity(count);
+    for _ in 0..count {
+        members.push(MemberInfo {
+            id: payload.u64("id")?,
+            window: payload.u32("window")?,
+            in_flight: payload.u64("in_flight")?,
+            active: payload.flag("active")?,
+            name: payload.text("name")?,
+        });
     }
+    let why = payload.text("why")?;
+    Ok(GroupInfo {
+        name,
+        id,
+        settings,
+        state,
+        floor,
+        frontier,
+        lag,
+        lag_exact,
+        counts,
+        oldest_age,
+        next_retry,
+        dead_letters,
+        redriving,
+        totals,
+        members,
+        why,
+    })
 }
 
 impl Fields for GroupInfo {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
-        Self::take_fields(payload)
+        take_group(payload)
     }
 
     fn put(&self, out: &mut BytesMut) {
         put_bytes(out, self.name.as_str().as_bytes());
         out.put_u64_le(self.id);
         put_bytes(out, &settings_bytes(&self.settings));
-        match &self.doing {
+        match &self.state {
             GroupDoing::Running => out.put_u8(1),
             GroupDoing::Paused => out.put_u8(2),
             GroupDoing::Stopped(gap) => {
@@ -283,7 +220,7 @@ impl Fields for GroupInfo {
                 if let Some(topic) = &gap.topic {
                     put_bytes(out, topic.as_str().as_bytes());
                 }
-                gap.put(out);
+                put_lost(gap, out);
             }
         }
         out.put_u64_le(self.floor.0);
@@ -293,7 +230,7 @@ impl Fields for GroupInfo {
         let Counts { ready, waiting, parked, in_flight, dying } = self.counts;
         let counts = [ready, waiting, parked, in_flight, dying];
         counts.into_iter().for_each(|number| out.put_u64_le(number));
-        put_some(out, self.oldest_ms);
+        put_some(out, self.oldest_age.map(whole_ms));
         put_some(out, self.next_retry.map(|time| time.0));
         out.put_u64_le(self.dead_letters);
         out.put_u8(u8::from(self.redriving));
@@ -311,8 +248,8 @@ impl Fields for GroupInfo {
 
     fn check(&self) -> Result<(), VerbError> {
         self.settings.validate()?;
-        if let GroupDoing::Stopped(gap) = &self.doing {
-            gap.check()?;
+        if let GroupDoing::Stopped(gap) = &self.state {
+            check_lost(gap)?;
         }
         exists(self.floor.0, "floor")?;
         exists(self.frontier.0, "frontier")?;
@@ -340,7 +277,7 @@ impl Fields for GroupInfos {
         let count = payload.count(&GROUPS)?;
         let mut groups = Vec::with_capacity(count);
         for _ in 0..count {
-            groups.push(GroupInfo::take_fields(payload)?);
+            groups.push(take_group(payload)?);
         }
         Ok(Self { groups, more })
     }

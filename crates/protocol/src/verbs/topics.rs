@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use bytes::{BufMut, BytesMut};
 use gapless_core::batch::put_varint;
-use gapless_core::{Pattern, Seq, TopicName, TopicSettings};
+use gapless_core::{Pattern, Seq, TopicInfo, TopicName, TopicSettings};
 
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::wire::{List, Reader, ensure, exists, put_bytes};
@@ -94,27 +94,10 @@ impl Fields for TopicPurge {
     }
 }
 
-/// What a topic is and holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopicInfo {
-    /// Its name.
-    pub name: TopicName,
-    /// Its number, which no other topic ever has.
-    pub id: u64,
-    /// The first seq that can be read.
-    pub first: Seq,
-    /// The next seq.
-    pub next: Seq,
-    /// Bytes kept, about.
-    pub bytes: u64,
-    /// Its settings.
-    pub settings: TopicSettings,
-}
-
 impl Fields for TopicInfo {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
-        Self::take_fields(payload)
+        take_topic(payload)
     }
 
     fn put(&self, out: &mut BytesMut) {
@@ -133,17 +116,15 @@ impl Fields for TopicInfo {
     }
 }
 
-impl TopicInfo {
-    fn take_fields(payload: &mut Reader) -> Result<Self, VerbError> {
-        Ok(Self {
-            name: payload.name("name")?,
-            id: payload.u64("id")?,
-            first: payload.seq("first")?,
-            next: payload.seq("next")?,
-            bytes: payload.u64("bytes")?,
-            settings: TopicSettings::decode(&payload.bytes("settings")?)?,
-        })
-    }
+fn take_topic(payload: &mut Reader) -> Result<TopicInfo, VerbError> {
+    Ok(TopicInfo {
+        name: payload.name("name")?,
+        id: payload.u64("id")?,
+        first: payload.seq("first")?,
+        next: payload.seq("next")?,
+        bytes: payload.u64("bytes")?,
+        settings: TopicSettings::decode(&payload.bytes("settings")?)?,
+    })
 }
 
 /// A page of topics, by name.
@@ -162,7 +143,7 @@ impl Fields for TopicInfos {
         let count = payload.count(&TOPICS)?;
         let mut topics = Vec::with_capacity(count);
         for _ in 0..count {
-            topics.push(TopicInfo::take_fields(payload)?);
+            topics.push(take_topic(payload)?);
         }
         Ok(Self { topics, more })
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use gapless_core::{
     Accepted, Batch, Compaction, DedupWindow, DeliveryPolicy, Durability, Epoch, Expect, Fate,
-    Message, PartitionBehavior, Pattern, Position, PublishOptions, Records, RejectReason,
-    Retention, Seq, Storage, Timestamp, TopicName, TopicSettings, TotalLimit,
+    GapReason, Message, PartitionBehavior, Pattern, Position, PublishOptions, Records,
+    RejectReason, Retention, Seq, Storage, Timestamp, TopicName, TopicSettings, TotalLimit,
 };
 use gapless_protocol::*;
 use proptest::collection::vec;
@@ -264,7 +264,7 @@ fn start() -> impl Strategy<Value = StartFrom> {
     ]
 }
 
-fn gap() -> impl Strategy<Value = GapNotice> {
+fn gap() -> impl Strategy<Value = SubscriptionGap> {
     let places = (option::of(number()), option::of(number()), option::of((number(), number())));
     (any::<u64>(), option::of(topic()), places, 1..=255_u8, token()).prop_map(
         |(subscription, topic, (from, to, positions), reason, token)| {
@@ -272,15 +272,14 @@ fn gap() -> impl Strategy<Value = GapNotice> {
                 (Some(a), Some(b)) => (Some(a.min(b)), Some(a.max(b))),
                 other => other,
             };
-            GapNotice {
-                subscription,
+            let gap = GapNotice {
                 topic,
                 from: from.map(Seq),
                 to: to.map(Seq),
                 positions: positions.map(|(first, last)| (Position(first), Position(last))),
-                reason: GapCode(reason),
-                token,
-            }
+                reason: GapReason::from_code(reason),
+            };
+            SubscriptionGap { subscription, gap, token }
         },
     )
 }

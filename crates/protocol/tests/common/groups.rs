@@ -43,13 +43,13 @@ fn info(name: &str, doing: GroupDoing) -> GroupInfo {
         name: samples::name(name),
         id: 9,
         settings: settings(),
-        doing,
+        state: doing,
         floor: Position(1000),
         frontier: Position(1042),
         lag: 42,
         lag_exact: true,
         counts: Counts { ready: 1, waiting: 2, parked: 3, in_flight: 4, dying: 5 },
-        oldest_ms: Some(1500),
+        oldest_age: Some(Duration::from_millis(1500)),
         next_retry: Some(Timestamp(1_700_000_001_000)),
         dead_letters: 6,
         redriving: true,
@@ -91,11 +91,12 @@ fn letter() -> Letter {
 pub(crate) fn all() -> Vec<(&'static str, Verb)> {
     let (member, group) = (3, samples::name("billing"));
     let one = |text: &str| Some(Message::new(text.to_owned()));
-    let gap = LostSeqs {
+    let gap = GapNotice {
         topic: Some(samples::name("orders.created")),
-        reason: GapReason::Retention.into(),
         from: Some(Seq(17)),
         to: Some(Seq(20)),
+        positions: None,
+        reason: GapReason::Retention,
     };
     let error = ErrorAnswer::new(ErrorCode::GroupDeleted, "group billing was deleted");
     let batches =
@@ -137,7 +138,7 @@ pub(crate) fn all() -> Vec<(&'static str, Verb)> {
     let stopped = GroupDoing::Stopped(gap.clone());
     let idle = GroupInfo {
         settings: plain.clone(),
-        oldest_ms: None,
+        oldest_age: None,
         next_retry: None,
         members: Vec::new(),
         ..info("idle", GroupDoing::Paused)
@@ -197,7 +198,7 @@ pub(crate) fn all() -> Vec<(&'static str, Verb)> {
         ("group-gap", GroupGap { member, gap: gap.clone() }.into()),
         (
             "group-gap-of-a-pattern",
-            GroupGap { member, gap: LostSeqs { topic: None, from: None, to: None, ..gap } }.into(),
+            GroupGap { member, gap: GapNotice { topic: None, from: None, to: None, ..gap } }.into(),
         ),
         ("group-create", GroupCreate { group: group.clone(), settings: plain }.into()),
         ("group-configure", GroupConfigure { group: group.clone(), settings: settings() }.into()),
@@ -278,14 +279,20 @@ fn any_settings() -> impl Strategy<Value = GroupSettings> {
     )
 }
 
-fn lost() -> impl Strategy<Value = LostSeqs> {
+fn lost() -> impl Strategy<Value = GapNotice> {
     let seqs = (option::of(any::number()), option::of(any::number()));
     (option::of(any::topic()), 1..=255_u8, seqs).prop_map(|(topic, reason, (from, to))| {
         let (from, to) = match (from, to) {
             (Some(a), Some(b)) => (Some(a.min(b)), Some(a.max(b))),
             other => other,
         };
-        LostSeqs { topic, reason: GapCode(reason), from: from.map(Seq), to: to.map(Seq) }
+        GapNotice {
+            topic,
+            from: from.map(Seq),
+            to: to.map(Seq),
+            positions: None,
+            reason: GapReason::from_code(reason),
+        }
     })
 }
 
@@ -312,13 +319,13 @@ fn any_info() -> impl Strategy<Value = GroupInfo> {
             GroupInfo {
                 name,
                 settings,
-                doing,
+                state: doing,
                 floor: Position(floor),
                 frontier: Position(frontier),
                 lag,
                 lag_exact: a,
                 redriving: b,
-                oldest_ms: maybe.0,
+                oldest_age: maybe.0.map(Duration::from_millis),
                 next_retry: maybe.1.map(Timestamp),
                 counts: Counts {
                     ready: c[0],
@@ -547,15 +554,15 @@ fn show_settings(s: &GroupSettings) -> Value {
     })
 }
 
-fn show_lost(gap: &LostSeqs) -> Value {
+fn show_lost(gap: &GapNotice) -> Value {
     json!({
-        "topic": gap.topic.as_ref().map(|topic| topic.as_str()), "reason": gap.reason.0,
+        "topic": gap.topic.as_ref().map(|topic| topic.as_str()), "reason": gap.reason.code(),
         "from": gap.from.map(|seq| seq.0), "to": gap.to.map(|seq| seq.0),
     })
 }
 
 fn show_info(v: &GroupInfo) -> Value {
-    let doing = match &v.doing {
+    let doing = match &v.state {
         GroupDoing::Running => json!("running"),
         GroupDoing::Paused => json!("paused"),
         GroupDoing::Stopped(gap) => json!({ "stopped": show_lost(gap) }),
@@ -572,7 +579,7 @@ fn show_info(v: &GroupInfo) -> Value {
         "doing": doing, "floor": v.floor.0, "frontier": v.frontier.0, "lag": v.lag,
         "lag_exact": v.lag_exact,
         "counts": [c.ready, c.waiting, c.parked, c.in_flight, c.dying],
-        "oldest_ms": v.oldest_ms, "next_retry": v.next_retry.map(|time| time.0),
+        "oldest_ms": v.oldest_age.map(|age| age.as_millis() as u64), "next_retry": v.next_retry.map(|time| time.0),
         "dead_letters": v.dead_letters, "redriving": v.redriving,
         "totals": [
             t.delivered, t.redelivered, t.acked, t.nacked, t.expired, t.buried, t.dropped, t.lost

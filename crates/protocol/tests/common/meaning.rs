@@ -73,9 +73,9 @@ pub(crate) fn of(verb: &Verb) -> Value {
             json!({ "subscription": v.subscription, "token": token(&v.token) })
         }
         Verb::Gap(v) => json!({
-            "subscription": v.subscription, "reason": v.reason.0, "token": token(&v.token),
-            "from": v.from.map(|seq| seq.0), "to": v.to.map(|seq| seq.0),
-            "positions": v.positions.map(|(first, last)| [first.0, last.0]),
+            "subscription": v.subscription, "reason": v.gap.reason.code(), "token": token(&v.token),
+            "from": v.gap.from.map(|seq| seq.0), "to": v.gap.to.map(|seq| seq.0),
+            "positions": v.gap.positions.map(|(first, last)| [first.0, last.0]),
         }),
         Verb::Credit(v) => {
             json!({ "subscription": v.subscription, "messages": v.messages, "bytes": v.bytes })

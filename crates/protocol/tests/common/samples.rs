@@ -313,24 +313,23 @@ fn following() -> Vec<(&'static str, Verb)> {
     let holed = batch(44, &[None, Some(Message::tombstone("order-2")), None]);
     let seqs = PlaceRange::Seqs(Seq(1), Seq(41));
     let positions = PlaceRange::Positions(Position(1), Position(1042));
-    let gap = GapNotice {
-        subscription,
+    let told = |gap| SubscriptionGap { subscription, gap, token: token() };
+    let seqs_gone = GapNotice {
         topic: Some(name("orders.created")),
         from: Some(Seq(1)),
         to: Some(Seq(2)),
         positions: None,
-        reason: GapReason::Retention.into(),
-        token: token(),
+        reason: GapReason::Retention,
     };
-    let of_all = GapNotice {
+    let of_all = told(GapNotice {
         topic: None,
         from: None,
         to: None,
         positions: Some((Position(0), Position(99))),
-        reason: GapReason::Epoch.into(),
-        ..gap
-    };
-    let of_later = GapNotice { reason: GapCode(200), ..gap.clone() };
+        reason: GapReason::Epoch,
+    });
+    let of_later = told(GapNotice { reason: GapReason::from_code(200), ..seqs_gone.clone() });
+    let gap = told(seqs_gone);
     let error = ErrorAnswer::new(ErrorCode::TopicDeleted, "topic orders.created was deleted");
     vec![
         ("subscribe-from-the-beginning", subscribe("orders.created", StartFrom::Beginning)),

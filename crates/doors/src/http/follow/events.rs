@@ -16,7 +16,7 @@ use gapless_core::{Batch, Epoch, Position, Seq, Token, TopicName};
 use serde_json::{Value, json};
 
 use crate::answers::follow_error;
-use crate::http::shown::Shown;
+use crate::json::{self as shown, Shown};
 use crate::sessions::Seat;
 
 /// Something that a follower is told.
@@ -55,7 +55,7 @@ impl Event<'_> {
     /// The place behind it, if it moves the place.
     pub(crate) fn token(&self) -> Option<Token> {
         match self {
-            Self::Message(message) => Some(message.token),
+            Self::Message(message) => message.token,
             Self::Gap(_, token) | Self::Live(token) => Some(*token),
             Self::Skipped { token, .. } => *token,
             Self::Recovering { .. } | Self::Ended(_) => None,
@@ -69,13 +69,7 @@ impl Event<'_> {
             Self::Skipped { topic, from, to, .. } => {
                 json!({"topic": topic.as_str(), "from": from.0, "to": to.0})
             }
-            Self::Gap(gap, _) => json!({
-                "topic": gap.topic.as_ref().map(TopicName::as_str),
-                "from": gap.from.map(|seq| seq.0),
-                "to": gap.to.map(|seq| seq.0),
-                "positions": gap.positions.map(|(from, to)| [from.0, to.0]),
-                "reason": gap.reason.name(),
-            }),
+            Self::Gap(gap, _) => shown::gap(gap),
             Self::Recovering { from, to, by_topic } => {
                 json!({"from": from, "to": to, "by": if *by_topic { "seq" } else { "position" }})
             }
@@ -212,7 +206,7 @@ impl Rest {
                     topic: topic.as_str(),
                     seq,
                     position,
-                    token: self.token(position),
+                    token: Some(self.token(position)),
                     time: batch.time(),
                     key: record.key,
                     id: record.id,

@@ -13,8 +13,8 @@ use gapless_core::Token;
 use crate::Budget;
 use crate::http::event_stream::{FRAME_BYTES, Feed, put_event, put_head};
 use crate::http::follow::events::{Asked, Event, Events};
-use crate::http::long_body::{Form, LongBody, WHOLE_BYTES_MAX};
-use crate::http::shown::{Shown, base64, put_token};
+use crate::json::long_body::{Form, LongBody, WHOLE_BYTES_MAX};
+use crate::json::message::{Shown, base64, put_token};
 
 /// What stands in the data of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,9 +106,12 @@ fn put(out: &mut Vec<u8>, event: &Event<'_>, format: Format) -> Option<LongBody>
 }
 
 fn put_json(out: &mut Vec<u8>, message: &Shown<'_>) -> Option<LongBody> {
-    out.extend_from_slice(b"id: ");
-    put_token(out, message.token);
-    out.extend_from_slice(b"\ndata: ");
+    if let Some(token) = message.token {
+        out.extend_from_slice(b"id: ");
+        put_token(out, token);
+        out.push(b'\n');
+    }
+    out.extend_from_slice(b"data: ");
     let long = message.begin(b"", out);
     if long.is_none() {
         out.extend_from_slice(b"\n\n");
@@ -117,7 +120,7 @@ fn put_json(out: &mut Vec<u8>, message: &Shown<'_>) -> Option<LongBody> {
 }
 
 fn put_body(out: &mut Vec<u8>, message: &Shown<'_>) -> Option<LongBody> {
-    let id: Option<&dyn std::fmt::Display> = Some(&message.token);
+    let id = message.token.as_ref().map(|token| token as &dyn std::fmt::Display);
     let Some(body) = message.body else {
         // The message removes its key, which is all there is to tell.
         let key = String::from_utf8_lossy(message.key.unwrap_or_default());

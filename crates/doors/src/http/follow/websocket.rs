@@ -33,9 +33,9 @@ use crate::budget::Share;
 use crate::http::event_stream::FRAME_BYTES;
 use crate::http::follow::events::{Asked, Event, Events};
 use crate::http::follow::upgrade::{Socket, Upgrade};
-use crate::http::long_body::LongBody;
 use crate::http::problem::Problem;
 use crate::http::server::Shared;
+use crate::json::long_body::LongBody;
 
 /// Bytes that are read at once: clients send pongs and a close.
 const READ_BYTES: usize = 1024;

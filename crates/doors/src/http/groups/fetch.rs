@@ -13,7 +13,6 @@ use gapless_broker::{GapNotice, Handed, Leased, MemberError};
 use gapless_core::{Epoch, Lease, Timestamp};
 use serde_json::{Value, json};
 
-use super::info::gap_json;
 use super::members::{Session, Taking};
 use super::token::LeaseToken;
 use super::unknown_member;
@@ -22,8 +21,8 @@ use crate::http::event_stream::stream_permit;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::http::server::Shared;
-use crate::http::shown::Shown;
 use crate::http::topics::TopicPath;
+use crate::json::{self as shown, Shown};
 
 /// Messages in one answer, at most.
 const MESSAGES_MAX: usize = 10_000;
@@ -158,7 +157,7 @@ impl Answer {
             let lease = leased.lease_of(each.position);
             let token = LeaseToken { session: self.session, lease }.text();
             self.shown.push(b'{');
-            Shown::of(messages.topic(), self.epoch, &each).put_members(&mut self.shown);
+            Shown::of(messages.topic(), Some(self.epoch), &each).put_members(&mut self.shown);
             let end = format!(",\"attempt\":{},\"lease\":\"{token}\"}},", lease.attempt);
             self.shown.extend_from_slice(end.as_bytes());
             self.lease(lease);
@@ -190,7 +189,7 @@ impl Answer {
             "more": self.more,
             "deadline_ms": self.deadline.map(|time| time.0),
             "leases": texts.collect::<Value>(),
-            "gaps": self.gaps.iter().map(gap_json).collect::<Value>(),
+            "gaps": self.gaps.iter().map(shown::gap).collect::<Value>(),
         });
         let fields = fields.to_string();
         let mut out = Vec::with_capacity(fields.len() + self.shown.len() + 16);

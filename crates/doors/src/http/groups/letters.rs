@@ -6,9 +6,8 @@ use axum::Json as JsonAnswer;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use gapless_broker::{DeadLetter, LETTERS_MAX, LetterFilter};
-use gapless_core::time::whole_ms;
-use gapless_core::{Epoch, Pattern, Position, Seq, Token, TopicName};
+use gapless_broker::{LETTERS_MAX, LetterFilter};
+use gapless_core::{Pattern, Seq, TopicName};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
@@ -16,8 +15,8 @@ use crate::http::messages::SeqPath;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
-use crate::http::shown::Shown;
 use crate::http::topics::TopicPath;
+use crate::json::put_dead_letter;
 
 /// Letters in one answer, unless the request says otherwise.
 const LIST_DEFAULT: usize = 50;
@@ -42,7 +41,7 @@ pub(super) async fn list(
             next = Some(letter.seq.0);
             break;
         }
-        put(letter, &mut shown);
+        put_dead_letter(letter, &mut shown);
         shown.push(b',');
     }
     if letters.len() == LETTERS_MAX && next.is_none() {
@@ -66,7 +65,7 @@ pub(super) async fn show(
     let letter = blocking(move || broker.dead_letter(&name, seq)).await??;
     let letter = letter.ok_or_else(|| no_letter(&group, seq))?;
     let mut out = Vec::new();
-    put(&letter, &mut out);
+    put_dead_letter(&letter, &mut out);
     Ok(json_answer(out))
 }
 
@@ -130,37 +129,6 @@ fn filter(params: &mut Params) -> Result<LetterFilter, Problem> {
 fn no_letter(group: &TopicName, seq: Seq) -> Problem {
     let detail = format_args!("group {group} has no dead letter {seq}, or not any more");
     Problem::new(ErrorCode::NoSuchMessage, detail)
-}
-
-/// Appends a letter: how it died, and the message as its publisher sent it.
-fn put(letter: &DeadLetter, out: &mut Vec<u8>) {
-    let fields = json!({
-        "seq": letter.seq.0,
-        "topic": letter.topic.as_str(),
-        "origin_seq": letter.origin.0,
-        "attempts": letter.attempts,
-        "error": letter.error,
-        "first_failed_ms": letter.first_failed.0,
-        "died_ms": letter.died.0,
-    });
-    let fields = fields.to_string();
-    out.extend_from_slice(&fields.as_bytes()[..fields.len() - 1]);
-    let message = &letter.message;
-    let shown = Shown {
-        topic: letter.topic.as_str(),
-        seq: letter.origin,
-        position: Position(0),
-        token: Token { epoch: Epoch(0), position: Position(0) },
-        time: letter.died,
-        key: message.key.as_deref(),
-        id: message.id.as_deref(),
-        ttl_ms: message.ttl.map(whole_ms),
-        headers: &message.headers,
-        body: message.body.as_deref(),
-        whole: None,
-    };
-    shown.put_content(out);
-    out.push(b'}');
 }
 
 fn json_answer(out: Vec<u8>) -> Response {

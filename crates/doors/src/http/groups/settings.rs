@@ -6,13 +6,11 @@
 use std::time::Duration;
 
 use gapless_core::retry::{RetryPolicy, Waits};
-use gapless_core::time::whole_ms;
 use gapless_core::{Durability, GroupSettings, Mode, OnGap};
 use gapless_protocol::ErrorCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
-use super::{start_of, start_text};
+use super::start_of;
 use crate::http::problem::Problem;
 use crate::http::settings::{Named, Object, named, word};
 use crate::http::topics::pattern_of;
@@ -131,42 +129,13 @@ impl RetryIn {
     }
 }
 
-/// All settings.
-pub(super) fn settings_json(settings: &GroupSettings) -> Value {
-    let jitter_percent = settings.retry.jitter_percent;
-    let retry = match &settings.retry.waits {
-        Waits::Steps(steps) => {
-            let steps: Vec<u64> = steps.iter().copied().map(whole_ms).collect();
-            json!({ "steps_ms": steps, "jitter_percent": jitter_percent })
-        }
-        Waits::Growing { first, factor, most } => json!({
-            "first_ms": whole_ms(*first),
-            "factor": factor,
-            "most_ms": whole_ms(*most),
-            "jitter_percent": jitter_percent,
-        }),
-    };
-    json!({
-        "source": settings.source.as_str(),
-        "mode": settings.mode.name(),
-        "start": start_text(settings.start),
-        "lease_ms": whole_ms(settings.lease),
-        "attempts_max": settings.attempts_max,
-        "retry": retry,
-        "dead_letters": settings.dead_letters,
-        "on_gap": settings.on_gap.name(),
-        "in_flight_max": settings.in_flight_max,
-        "member_in_flight_max": settings.member_in_flight_max,
-        "open_max": settings.open_max,
-        "durability": settings.durability.name(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use gapless_core::{GroupStart, Pattern, Timestamp};
+    use serde_json::json;
 
     use super::*;
+    use crate::json::group_settings;
 
     #[test]
     fn what_is_shown_can_be_set_again() {
@@ -187,7 +156,7 @@ mod tests {
             ..plain.clone()
         };
         for settings in [plain, other] {
-            let shown = settings_json(&settings);
+            let shown = group_settings(&settings);
             let again: Changes = serde_json::from_value(shown).unwrap();
             assert_eq!(again.whole().unwrap(), settings);
         }

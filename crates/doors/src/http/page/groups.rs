@@ -6,9 +6,9 @@
 use gapless_broker::Broker;
 use serde_json::{Map, Value, json};
 
-use crate::http::groups::{group_json, summary_json};
 use crate::http::page::document::page_of;
 use crate::http::page::view::View;
+use crate::json;
 
 /// What the view wants to see of groups.
 pub(crate) fn parts(broker: &Broker, view: &View) -> Map<String, Value> {
@@ -18,7 +18,7 @@ pub(crate) fn parts(broker: &Broker, view: &View) -> Map<String, Value> {
     }
     if let Some(name) = &view.group {
         let group = broker.describe_group(name).ok();
-        parts.insert("group".into(), group.as_ref().map(group_json).into());
+        parts.insert("group".into(), group.as_ref().map(json::group).into());
     }
     parts
 }
@@ -31,7 +31,7 @@ fn list(broker: &Broker, view: &View) -> Value {
     let shown = names.iter().skip((page - 1) * view.rows).take(view.rows);
     // One that was deleted meanwhile is not there.
     let rows = shown.filter_map(|name| broker.describe_group(name).ok());
-    let rows: Vec<Value> = rows.map(|info| summary_json(&info)).collect();
+    let rows: Vec<Value> = rows.map(|info| json::group_summary(&info)).collect();
     json!({
         "total": total, "matching": names.len(), "page": page, "pages": pages, "rows": rows,
     })

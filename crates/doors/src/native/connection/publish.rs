@@ -14,7 +14,7 @@ use gapless_protocol::{
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{Connection, Stage};
-use crate::answers::{or_error, part_ack, topic_info, trouble};
+use crate::answers::{or_error, part_ack, trouble};
 use crate::native::deliver::put_with;
 use crate::native::group::Said;
 use crate::native::requests::delayed;
@@ -73,7 +73,7 @@ impl Owed {
             }
             Due::Making(topic) => {
                 let made = ready!(Pin::new(topic).poll(context));
-                put(or_error(made, |info| topic_info(info).into()), self.ids);
+                put(or_error(made, Into::into), self.ids);
             }
             Due::Said(said) => {
                 let done = ready!(said.poll(context)).map(Verb::from);

@@ -1,4 +1,4 @@
-//! A message as JSON: the one shape in which every stream of this door shows it.
+//! A message as JSON: the one shape in which the HTTP API and the command line show it.
 //!
 //! A body stands under the name of what it is: `json`, `text` or `base64`. So a text that looks
 //! like JSON stays a text, and nothing is guessed. What a message does not have is not there;
@@ -7,43 +7,51 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use gapless_broker::Delivered;
 use gapless_core::time::whole_ms;
-use gapless_core::{Epoch, Position, Seq, Timestamp, Token, TopicName};
+use gapless_core::{Delivered, Epoch, Position, Seq, Timestamp, Token, TopicName};
 use serde::de::IgnoredAny;
 
-use crate::http::long_body::{Compact, Form, LongBody, WHOLE_BYTES_MAX};
+use crate::json::long_body::{Compact, Form, LongBody, WHOLE_BYTES_MAX};
 
 /// The header of a message that says what its body is.
 pub(crate) const CONTENT_TYPE: &str = "content-type";
 
 /// A message with its numbers, borrowed, to be written as JSON.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shown<'a> {
-    pub(crate) topic: &'a str,
-    pub(crate) seq: Seq,
-    pub(crate) position: Position,
-    /// The place right behind it.
-    pub(crate) token: Token,
-    pub(crate) time: Timestamp,
-    pub(crate) key: Option<&'a [u8]>,
-    pub(crate) id: Option<&'a [u8]>,
-    pub(crate) ttl_ms: Option<u64>,
-    pub(crate) headers: &'a [(String, Bytes)],
-    pub(crate) body: Option<&'a [u8]>,
+pub struct Shown<'a> {
+    /// Its topic.
+    pub topic: &'a str,
+    /// Its place in its topic.
+    pub seq: Seq,
+    /// Its place in the journal.
+    pub position: Position,
+    /// The place right behind it, to resume from; `None` where it is not known.
+    pub token: Option<Token>,
+    /// When it was accepted.
+    pub time: Timestamp,
+    /// Its key.
+    pub key: Option<&'a [u8]>,
+    /// Its id.
+    pub id: Option<&'a [u8]>,
+    /// How long it is kept, in ms.
+    pub ttl_ms: Option<u64>,
+    /// Its headers.
+    pub headers: &'a [(String, Bytes)],
+    /// Its body; `None` removes its key.
+    pub body: Option<&'a [u8]>,
     /// What the body is a part of, so that it can be shared.
-    pub(crate) whole: Option<&'a Bytes>,
+    pub whole: Option<&'a Bytes>,
 }
 
 impl<'a> Shown<'a> {
     /// A message that was found, to be shown.
-    pub(crate) fn of(topic: &'a TopicName, epoch: Epoch, found: &'a Delivered) -> Self {
+    pub fn of(topic: &'a TopicName, epoch: Option<Epoch>, found: &'a Delivered) -> Self {
         let message = &found.message;
         Self {
             topic: topic.as_str(),
             seq: found.seq,
             position: found.position,
-            token: Token { epoch, position: found.position },
+            token: epoch.map(|epoch| Token { epoch, position: found.position }),
             time: found.time,
             key: message.key.as_deref(),
             id: message.id.as_deref(),
@@ -55,7 +63,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Appends it as one object without line ends.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+    pub fn put(&self, out: &mut Vec<u8>) {
         out.push(b'{');
         self.put_members(out);
         out.push(b'}');
@@ -77,7 +85,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Appends what stands between the braces.
-    pub(crate) fn put_members(&self, out: &mut Vec<u8>) {
+    pub fn put_members(&self, out: &mut Vec<u8>) {
         self.put_numbers(out);
         self.put_content(out);
     }
@@ -87,9 +95,12 @@ impl<'a> Shown<'a> {
         put_text(out, self.topic);
         put_number(out, b",\"seq\":", self.seq.0);
         put_number(out, b",\"position\":", self.position.0);
-        out.extend_from_slice(b",\"cursor\":\"");
-        put_token(out, self.token);
-        put_number(out, b"\",\"time_ms\":", self.time.0);
+        if let Some(token) = self.token {
+            out.extend_from_slice(b",\"cursor\":\"");
+            put_token(out, token);
+            out.push(b'"');
+        }
+        put_number(out, b",\"time_ms\":", self.time.0);
     }
 
     /// Appends what the publisher gave, each member with a comma before it.
@@ -273,7 +284,7 @@ mod tests {
             topic: "orders",
             seq: Seq(7),
             position: Position(9),
-            token: Token { epoch: Epoch(0xab), position: Position(9) },
+            token: Some(Token { epoch: Epoch(0xab), position: Position(9) }),
             time: Timestamp(1000),
             key: message.key.as_deref(),
             id: message.id.as_deref(),

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::http::shown::{base64, put_text};
+use crate::json::message::{base64, put_text};
 
 /// Bodies up to this length are written whole.
 pub(crate) const WHOLE_BYTES_MAX: usize = 16 * 1024;
