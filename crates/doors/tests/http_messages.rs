@@ -380,7 +380,8 @@ fn d10_a_range_tells_what_is_gone_and_accounts_for_what_is_compacted() {
     let read = Request::new("GET", "/v1/topics/a/messages?from=1")
         .header("Accept", "application/x-ndjson");
     let lines = server.send(&read).is(200).lines();
-    assert_eq!(lines[0]["gap"], json!({ "from": 1, "to": 3, "reason": "purge" }));
+    let gap = &lines[0]["gap"];
+    assert_eq!((&gap["from"], &gap["to"], &gap["reason"]), (&1.into(), &3.into(), &"purge".into()));
     assert_eq!(lines[1]["seq"], 4);
     assert_eq!((lines[8]["end"].clone(), lines[8]["to"].clone()), (true.into(), 10.into()));
 }

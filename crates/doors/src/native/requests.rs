@@ -68,7 +68,7 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
             let limit = limit.min(fitting);
             let more = topics.len() > limit;
             topics.truncate(limit);
-            TopicInfos { topics: topics, more }.into()
+            TopicInfos { topics, more }.into()
         }
         Verb::Get(asked) => or_error(broker.latest(&asked.topic, &asked.key), found_or_not),
         Verb::Read(asked) => or_error(broker.read(&asked.topic, asked.seq), found_or_not),

@@ -35,6 +35,10 @@ Examples:
 Ctrl-C or SIGTERM ends it cleanly. After kill -9 or a power loss it opens again by itself,
 with everything that was acknowledged.";
 
+/// How long a start waits for the lock of a process that may be ending.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How often a lock is tried within that time.
+const LOCK_POLL: Duration = Duration::from_millis(50);
 /// Room for the longest path that a Unix socket may have, on every system.
 const SOCKET_PATH_BYTES_MAX: usize = 100;
 
@@ -119,7 +123,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
     if shares.connections < wanted {
         let connections = shares.connections;
-        tracing::warn!(
+        tracing::info!(
             ?open_files,
             connections,
             wanted,
@@ -141,7 +145,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
             Failure::failed(error).hint("choose another with --http host:port")
         })?),
     };
-    let broker = tokio::task::spawn_blocking(move || Broker::open(options)).await?;
+    let broker = tokio::task::spawn_blocking(move || open(&options)).await?;
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
     tell_opened(broker.opened());
     permissions::warn_if_open(config, &data);
@@ -152,6 +156,23 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     closed.map_err(Failure::failed)?;
     tracing::info!("stopped cleanly");
     Ok(Exit::Ok)
+}
+
+/// Opens the store. A process that was just killed holds its lock a moment longer, so a lock is
+/// waited for before it counts.
+fn open(options: &BrokerOptions) -> Result<Broker, BrokerOpenError> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match Broker::open(options.clone()) {
+            Err(BrokerOpenError::Journal(OpenError::Log(LogError::Locked { .. })))
+                if waited < LOCK_WAIT_MAX =>
+            {
+                std::thread::sleep(LOCK_POLL);
+                waited += LOCK_POLL;
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// Serves the open store until a signal comes.

@@ -109,7 +109,7 @@ fn dead_letters_are_listed_shown_driven_again_and_removed() {
     server.run(&["sub", "--group", "billing", "--count", "1"]).ok();
     bury(&server, "no such customer");
     let letters = server.run(&["dlq", "ls", "billing", "--json"]).ok().json();
-    assert_eq!((letters.len(), letters[0]["origin"].as_u64()), (1, Some(2)), "{letters:?}");
+    assert_eq!((letters.len(), letters[0]["origin_seq"].as_u64()), (1, Some(2)), "{letters:?}");
     assert_eq!(letters[0]["text"], "order 1");
     server.run(&["dlq", "ls", "billing"]).ok().shows("no such customer");
     server.run(&["dlq", "show", "billing", "1"]).ok().shows("body               order 1");

@@ -74,7 +74,8 @@ fn everything_a_message_carries_arrives() {
     assert_eq!(message["text"], "body");
     assert_eq!(message["id"], "id-1");
     assert_eq!(message["ttl_ms"], 3_600_000);
-    assert_eq!(message["headers"][1]["value"], "d=e");
+    let headers = message["headers"].as_object().unwrap();
+    assert!(headers.values().any(|value| value == "d=e"), "{headers:?}");
     assert!(message["cursor"].as_str().unwrap().contains(':'));
 }
 
@@ -86,11 +87,8 @@ fn headers_are_written_as_curl_writes_them_too_and_counts_as_sub_does() {
     let messages: Vec<_> =
         ran.json().into_iter().filter(|each| each["event"] == "message").collect();
     assert_eq!(messages.len(), 2);
-    assert_eq!(
-        messages[0]["headers"][0],
-        serde_json::json!({ "name": "Trace-Id", "value": "a=b" })
-    );
-    assert_eq!(messages[0]["headers"][1]["value"], "d");
+    assert_eq!(messages[0]["headers"]["Trace-Id"], "a=b");
+    assert_eq!(messages[0]["headers"]["c"], "d");
 }
 
 #[test]

@@ -36,9 +36,9 @@ fn a_topic_is_made_shown_set_and_removed() {
     let settings = server.run(&["topic", "show", "t", "--json"]).ok().json().remove(0);
     let settings = &settings["settings"];
     assert_eq!(settings["retention"]["age_ms"], serde_json::Value::Null);
-    assert_eq!(settings["retention_count"], 7);
-    assert_eq!(settings["compact"], false);
-    assert_eq!(settings["dedup_time_ms"], 300_000);
+    assert_eq!(settings["retention"]["count"], 7);
+    assert_eq!(settings["compaction"], serde_json::Value::Null);
+    assert_eq!(settings["dedup"]["time_ms"], 300_000);
     server.run(&["topic", "rm", "t"]).exits(2).says("--yes");
     server.run(&["topic", "rm", "t", "--yes"]).ok().shows("topic t is gone");
     // What is not there is not to be created for that.

@@ -579,7 +579,8 @@ fn show_info(v: &GroupInfo) -> Value {
         "doing": doing, "floor": v.floor.0, "frontier": v.frontier.0, "lag": v.lag,
         "lag_exact": v.lag_exact,
         "counts": [c.ready, c.waiting, c.parked, c.in_flight, c.dying],
-        "oldest_ms": v.oldest_age.map(|age| age.as_millis() as u64), "next_retry": v.next_retry.map(|time| time.0),
+        "oldest_ms": v.oldest_age.map(|age| age.as_millis() as u64),
+        "next_retry": v.next_retry.map(|time| time.0),
         "dead_letters": v.dead_letters, "redriving": v.redriving,
         "totals": [
             t.delivered, t.redelivered, t.acked, t.nacked, t.expired, t.buried, t.dropped, t.lost
