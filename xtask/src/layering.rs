@@ -31,6 +31,7 @@ const LAYERS: &[(&str, May)] = &[
     ("gapless-broker", May::Know(&["gapless-journal", "gapless-core"])),
     ("gapless-client", May::Know(&["gapless-protocol", "gapless-core"])),
     ("gapless-jobs", May::Know(&["gapless-broker", "gapless-protocol", "gapless-core"])),
+    ("gapless-auth", May::Know(&["gapless-broker", "gapless-core"])),
     ("gapless-outbox", May::Know(&["gapless-core"])),
     (
         "gapless-relay",
@@ -45,7 +46,13 @@ const LAYERS: &[(&str, May)] = &[
     ("gapless-cluster", May::Know(&["gapless-broker", "gapless-protocol", "gapless-core"])),
     (
         "gapless-doors",
-        May::Know(&["gapless-jobs", "gapless-broker", "gapless-protocol", "gapless-core"]),
+        May::Know(&[
+            "gapless-auth",
+            "gapless-jobs",
+            "gapless-broker",
+            "gapless-protocol",
+            "gapless-core",
+        ]),
     ),
     ("gapless", May::KnowProduct),
     ("gapless-sim", May::Know(&["gapless-broker", "gapless-journal", "gapless-core"])),

@@ -39,6 +39,10 @@ const MAY_SLEEP: &[Exception] = &[
         reason: "the timer of a body that has to arrive",
     },
     Exception {
+        path: "crates/doors/src/http/authorization.rs",
+        reason: "answers to failed proofs wait",
+    },
+    Exception {
         path: "crates/doors/src/http/wire.rs",
         reason: "the timer of a peer that takes nothing",
     },

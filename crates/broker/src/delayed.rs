@@ -97,6 +97,23 @@ impl Broker {
         }
     }
 
+    /// Where a delayed message wants to go; `None` when no message of this id waits. Blocks.
+    ///
+    /// # Errors
+    /// When what is stored of it cannot be read.
+    pub fn delayed_topic(&self, id: Position) -> Result<Option<TopicName>, TopicError> {
+        let Some(cell) = self.inner.delayed_cell() else { return Ok(None) };
+        let seq = Seq(id.0);
+        if !cell.lock().delayed().is_some_and(|waiting| waiting.contains(seq)) {
+            return Ok(None);
+        }
+        let found = self.read(&cell.name, seq)?;
+        let target = found.and_then(|found| found.message.header(TO).cloned());
+        let target =
+            target.and_then(|name| TopicName::parse(std::str::from_utf8(&name).ok()?).ok());
+        Ok(target)
+    }
+
     /// How many messages wait for their time.
     pub fn delayed_len(&self) -> usize {
         self.inner.delayed_len()

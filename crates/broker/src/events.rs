@@ -6,7 +6,15 @@
 use gapless_core::{Message, RecordsBuilder, TopicName};
 use serde_json::{Map, Value};
 
-use crate::broker::Inner;
+use crate::broker::{Broker, Inner};
+
+impl Broker {
+    /// Says what happened in a part of the process, if anybody follows that. `kind` is the rest of
+    /// the subject, such as `audit.denied`.
+    pub fn emit_event(&self, kind: &'static str, fields: &[(&str, Value)]) {
+        self.inner.emit(kind, fields);
+    }
+}
 
 impl Inner {
     /// Says that something happened, if anybody listens. `kind` is the rest of the subject,

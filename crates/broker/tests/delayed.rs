@@ -112,7 +112,9 @@ fn a_delayed_message_can_be_cancelled_until_it_is_due() {
     broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
     assert!(!drive(&broker, broker.cancel_delayed(Position(1))).unwrap());
     let ids = [100, 200, 300].map(|ms| schedule(&broker, "t", &later(&ms.to_string(), ms)));
+    assert_eq!(broker.delayed_topic(ids[1]).unwrap(), Some(name("t")));
     assert!(drive(&broker, broker.cancel_delayed(ids[1])).unwrap());
+    assert_eq!(broker.delayed_topic(ids[1]).unwrap(), None);
     assert!(!drive(&broker, broker.cancel_delayed(ids[1])).unwrap());
     broker = world.crash(broker, CrashKind::Power);
     assert_eq!(broker.delayed_len(), 2);

@@ -7,8 +7,9 @@
 use bytes::Bytes;
 use gapless_core::{Delivered, Pattern, Position, Seq, TopicInfo, TopicName, TopicSettings};
 use gapless_protocol::{
-    CancelDelayed, CellRead, ClientList, Clients, Found, Get, Ping, Read, Stats, TopicConfigure,
-    TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList, TopicPurge, Verb,
+    Auth, CancelDelayed, CellRead, ClientList, Clients, Found, Get, Ping, Read, Stats,
+    TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList, TopicPurge,
+    Verb,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -178,6 +179,16 @@ impl Client {
     /// See [`AskError`].
     pub async fn stats(&self) -> Result<String, AskError> {
         expected!(self.ask(Stats.into(), Again::Yes).await?, Verb::StatsText(text) => text.json)
+    }
+
+    /// Asks about identities, roles and tokens, or changes them; both are JSON objects, which
+    /// `docs/security.md` describes. It is not asked again when the connection is lost.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn auth(&self, json: String) -> Result<String, AskError> {
+        let asked = Auth { json };
+        expected!(self.ask(asked.into(), Again::No).await?, Verb::AuthAnswer(text) => text.json)
     }
 
     /// Whether a server is there.

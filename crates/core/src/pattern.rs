@@ -122,6 +122,23 @@ impl Pattern {
         names.next().is_none()
     }
 
+    /// Whether every name that matches `other` matches this one too.
+    pub fn covers(&self, other: &Self) -> bool {
+        if self.begins_wild() && other.text.starts_with('$') {
+            return false;
+        }
+        let (mut mine, mut theirs) = (self.tokens(), other.tokens());
+        loop {
+            match (mine.next(), theirs.next()) {
+                (None, None) => return true,
+                (Some(REST), Some(_)) => return true,
+                (Some(ONE), Some(b)) if b != REST => {}
+                (Some(a), Some(b)) if a == b => {}
+                _ => return false,
+            }
+        }
+    }
+
     /// Whether some name could match both patterns.
     pub fn overlaps(&self, other: &Self) -> bool {
         let system = |pattern: &Self| pattern.text.starts_with('$');

@@ -1,5 +1,6 @@
 //! The broker's answers as verbs, and its errors as numbers of the one list.
 
+use gapless_auth::CommandError;
 use gapless_broker::{
     BrokerState, FollowError, GroupError, JournalStats, MemberError, ReadError, SubscribeError,
     TopicError,
@@ -81,6 +82,17 @@ pub(crate) fn member_error(failed: &MemberError) -> ErrorAnswer {
         _ => ErrorCode::Internal,
     };
     error(code, failed)
+}
+
+/// The number of an error of identities and rights.
+pub(crate) fn command_code(failed: &CommandError) -> ErrorCode {
+    match failed {
+        CommandError::Denied(_) => ErrorCode::NotAuthorised,
+        CommandError::Bad(_) => ErrorCode::BadRequest,
+        CommandError::Unknown(_) => ErrorCode::NoSuchMessage,
+        CommandError::TooMany { .. } => ErrorCode::LimitReached,
+        _ => ErrorCode::Internal,
+    }
 }
 
 pub(crate) fn trouble(failed: &PubSubError) -> ErrorAnswer {

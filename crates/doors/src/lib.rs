@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 pub use budget::Budget;
 pub use connections::Connections;
+pub use gapless_auth::{Auth, AuthError, AuthOptions};
 pub use sessions::Sessions;
 
 /// Why a door did not open.
@@ -33,6 +34,9 @@ pub enum DoorError {
     /// Another server listens on the Unix socket.
     #[error("another server listens on {}", .0.display())]
     InUse(PathBuf),
+    /// Roles and identities cannot be read.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
     /// The system gives no threads to keep processors awake.
     #[error("cannot start a thread: {0}; try without native.awake_us")]
     Threads(std::io::Error),

@@ -22,7 +22,7 @@ fn f4_the_door_says_that_the_store_is_being_opened_until_it_is() {
         assert_eq!(answer.header("retry-after"), Some("1"));
     }
     let broker = Broker::open(BrokerOptions::new(folder.path())).unwrap();
-    runtime.block_on(async { door.serve(broker.clone(), None) });
+    runtime.block_on(async { door.serve(&broker, None).unwrap() });
     // The same connection gets everything now.
     get("/readyz").is(200);
     assert_eq!(get("/about").is(200).json()["state"], "listening");

@@ -17,7 +17,7 @@ const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 
 /// Paths that are described elsewhere: the public specification of Durable Streams, and the
 /// files of the page.
-const DESCRIBED_ELSEWHERE: [&str; 3] = ["/v1/stream/", "/page/", "/favicon.ico"];
+const DESCRIBED_ELSEWHERE: [&str; 4] = ["/v1/stream/", "/v1/auth/", "/page/", "/favicon.ico"];
 
 fn description() -> Value {
     serde_json::from_str(include_str!("../../../docs/openapi.json")).expect("it is JSON")
@@ -256,7 +256,7 @@ fn f4_metrics_are_as_described_with_those_of_each_topic() {
     let limits = gapless_doors::http::HttpOptions { metrics_topics_max: 2, ..Default::default() };
     let door = runtime.block_on(async {
         let mut door = gapless_doors::http::HttpDoor::listen(limits, "127.0.0.1:0").await.unwrap();
-        door.serve(broker.clone(), Some(recorder));
+        door.serve(&broker, Some(recorder)).unwrap();
         door
     });
     let mut client = http::Client::connect(door.address());

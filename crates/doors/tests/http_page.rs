@@ -199,7 +199,7 @@ fn d5_subscribers_of_all_doors_are_shown_with_their_states() {
         .block_on(gapless_doors::http::HttpDoor::listen(http, "127.0.0.1:0"))
         .expect("a door");
     door.beside(&native);
-    runtime.block_on(async { door.serve(broker.clone(), None) });
+    runtime.block_on(async { door.serve(&broker, None).unwrap() });
     let address = door.address();
     let server = Server { runtime, broker, door: Some(door), address, folder };
 
@@ -368,7 +368,7 @@ fn b6_the_state_of_the_outbox_is_shown_as_it_is_told() {
         .expect("a door");
     let (tell, told) = tokio::sync::watch::channel(json!({ "safe_seq": 7 }));
     door.outbox(told);
-    runtime.block_on(async { door.serve(broker.clone(), None) });
+    runtime.block_on(async { door.serve(&broker, None).unwrap() });
     let address = door.address();
     let server = Server { runtime, broker, door: Some(door), address, folder };
     assert_eq!(state(&server, "?show=outbox")["outbox"]["safe_seq"], 7);

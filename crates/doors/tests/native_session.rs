@@ -341,7 +341,7 @@ fn a_port_that_is_taken_is_an_error_that_names_it() {
 }
 
 #[test]
-fn m5_a_token_is_refused_as_long_as_none_is_checked() {
+fn m5_a_token_that_is_not_valid_is_refused_even_where_none_is_needed() {
     let server = Server::open();
     for mut peer in [server.silent(), server.silent_unix()] {
         let secret = Hello { token: Some("secret".into()), ..hello() };

@@ -80,6 +80,12 @@ keys! {
         refused, and may hold some without getting on while it is short";
     "limits.write_timeout_ms" = "120000", "how long a client may take nothing of what is sent to it \
         before its connection is ended; it can resume";
+    "auth.required" = "false", "whether clients must prove who they are; if not, one that proves \
+        nothing may do everything: true or false";
+    "auth.jwt_keys" = "", "file of public keys (JWKS) whose signed tokens (JWT) are accepted; empty \
+        for none";
+    "auth.jwt_issuer" = "", "what `iss` of signed tokens must be; empty for any";
+    "auth.jwt_audience" = "", "what `aud` of signed tokens must be or hold; empty for any";
     "jobs.enabled" = "true", "whether jobs are led here, on the native door: true or false";
     "jobs.lease_ms" = "15000", "how long a worker may be silent about a job before another gets it, \
         at least 3000";
@@ -96,7 +102,7 @@ keys! {
 }
 
 /// Variables that stand for flags, not for keys.
-const FLAGS: [&str; 5] = ["config", "server", "wait", "timeout", "log"];
+const FLAGS: [&str; 7] = ["config", "server", "wait", "timeout", "log", "token", "token_file"];
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -95,6 +95,8 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Clients(_) => cmd::clients::run(global, out),
         Command::Events(options) => cmd::events::run(&options, global, out),
         Command::Stats(_) => cmd::stats::run(global, out),
+        Command::Token(options) => cmd::token::run(&options, global, out),
+        Command::Auth(options) => cmd::auth::run(&options, global, out),
         Command::Doctor(options) => cmd::doctor::run(&options, &configuration(global)?, out),
         Command::Bench(options) => cmd::bench::run(&options, global, out),
         Command::Config(options) => cmd::config::run(&options, &configuration(global)?, out),

@@ -8,7 +8,7 @@ use gapless_client::{
     Fate, GaveUp, PublishError, State, SubscriptionError, Trouble,
 };
 use gapless_core::{Pattern, RejectReason, TopicName};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
@@ -98,7 +98,11 @@ async fn connect(global: &Global) -> Result<Client, Failure> {
     // Somebody looks at it: a server that is back is to be found soon.
     let backoff = Backoff { most: Duration::from_secs(2), ..Backoff::default() };
     let name = format!("gapless cli {}", std::process::id());
-    let options = ConnectOptions::new([&global.server]).name(name).limits(limits).backoff(backoff);
+    let mut options =
+        ConnectOptions::new([&global.server]).name(name).limits(limits).backoff(backoff);
+    if let Some(token) = token(global)? {
+        options = options.token(token);
+    }
     Client::connect(options).await.map_err(|error| match error {
         ConnectError::Address(_) => Failure::words(error),
         ConnectError::GaveUp(GaveUp::Http) => http_port(&address),
@@ -106,6 +110,31 @@ async fn connect(global: &Global) -> Result<Client, Failure> {
         error => Failure::new(Exit::NoConnection, format!("{address}: {error}"))
             .hint("something listens there, but does not answer as gapless does"),
     })
+}
+
+/// The token to send, from the command line, the environment or a file.
+pub(crate) fn token(global: &Global) -> Result<Option<String>, Failure> {
+    if let Some(path) = &global.token_file {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::words(format!("cannot read the token in {}: {error}", path.display()))
+        })?;
+        return Ok(Some(text.lines().next().unwrap_or_default().trim().to_owned()));
+    }
+    Ok(global.token.clone())
+}
+
+/// Sends a command about identities, roles and tokens.
+pub(crate) async fn auth(client: &Client, command: &Value) -> Result<Value, Failure> {
+    match client.auth(command.to_string()).await {
+        Ok(answer) => serde_json::from_str(&answer).map_err(Failure::failed),
+        Err(AskError::Server(trouble)) if trouble.known() == Some(ErrorCode::NoSuchMessage) => {
+            Err(Failure::not_found(trouble.message).code(trouble.code))
+        }
+        Err(AskError::Server(trouble)) => {
+            Err(Failure::new(Exit::Rejected, trouble.message).code(trouble.code))
+        }
+        Err(error) => Err(asked(client, error, None).await),
+    }
 }
 
 /// The two ports are easily taken for each other.

@@ -122,6 +122,7 @@ errors! {
     237 GroupDeleted DidNotHappen "the group is deleted",
     238 NoOrigin DidNotHappen "the topic of a dead letter is gone: make it anew, then drive again",
     239 OutOfMemory DidNotHappen "the memory of all connections is used up: send again later",
+    240 QuotaExceeded DidNotHappen "the identity has used up a quota: the message says when to try again",
 
     300 BadRequest DidNotHappen "the request cannot be read: a parameter, a header or the body is wrong",
     301 NoSuchPath DidNotHappen "there is nothing at this path",

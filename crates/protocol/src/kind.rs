@@ -120,6 +120,8 @@ kinds! {
     71 ClientList Server "Who is connected.",
     72 Stats Client "Asks for numbers about the server.",
     73 StatsText Server "Numbers about the server, as JSON.",
+    74 Auth Client "Asks about identities, roles and tokens, or changes them, as JSON.",
+    75 AuthAnswer Server "What became of that, as JSON.",
 
     80 GroupJoin Client "Becomes a member of a group.",
     81 GroupJoined Server "A membership is made.",

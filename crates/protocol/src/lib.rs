@@ -64,8 +64,8 @@ pub use verbs::group_admin::{
     LettersMoved,
 };
 pub use verbs::lookup::{
-    CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, FollowInfo, Found, Get,
-    MembershipInfo, NotFound, Read, Stats, StatsText,
+    Auth, AuthAnswer, CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients,
+    FollowInfo, Found, Get, MembershipInfo, NotFound, Read, Stats, StatsText,
 };
 pub use verbs::publish::{CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Publish};
 pub use verbs::session::{

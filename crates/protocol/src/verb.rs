@@ -322,6 +322,8 @@ verbs! {
     ClientList lookup::ClientList,
     Stats lookup::Stats,
     StatsText lookup::StatsText,
+    Auth lookup::Auth,
+    AuthAnswer lookup::AuthAnswer,
     GroupJoin group::GroupJoin,
     GroupJoined group::GroupJoined,
     GroupLeave group::GroupLeave,

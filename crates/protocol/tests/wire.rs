@@ -188,6 +188,8 @@ fn one_byte_more_is_refused() {
         Kind::CellRead,
         Kind::CellValue,
         Kind::StatsText,
+        Kind::Auth,
+        Kind::AuthAnswer,
     ];
     for (name, verb) in samples::all() {
         if open.contains(&verb.kind()) {

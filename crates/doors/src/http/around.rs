@@ -16,11 +16,18 @@ use crate::http::{authorization, body, origin, problem, publish};
 /// Around all paths of a door that has its broker.
 pub(crate) async fn around(
     State(shared): State<Arc<Shared>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let method = request.method().clone();
-    let response = match check(&shared, &request) {
+    let checked = match check(&shared, &request) {
+        Ok(()) => match authorization::let_in(&shared, &mut request) {
+            Ok(()) => Ok(()),
+            Err(refused) => Err(authorization::refused_later(refused).await),
+        },
+        Err(problem) => Err(problem),
+    };
+    let response = match checked {
         Ok(()) => next.run(body::in_time(request, shared.options.body_timeout)).await,
         Err(problem) => problem.into_response(),
     };
@@ -41,7 +48,6 @@ pub(crate) async fn around_before(request: Request, next: Next) -> Response {
 
 fn check(shared: &Shared, request: &Request) -> Result<(), Problem> {
     problem::check_address(request.uri())?;
-    authorization::check(request.headers())?;
     origin::check(request, &shared.options.cors_origins)?;
     publish::check_headers(request)
 }

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::routing::post;
 use axum::{Json as JsonAnswer, Router};
 use bytes::Bytes;
+use gapless_auth::Caller;
 use gapless_broker::{Atomic, MemberHandle};
+use gapless_core::rights::Right;
 use gapless_core::{
     Durability, Expect, Lease, Message, PublishAck, PublishOptions, RejectReason, Seq, TopicName,
 };
@@ -59,12 +61,24 @@ struct Part {
 
 async fn commit(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     params: Params,
     Whole(bytes): Whole,
 ) -> Result<JsonAnswer<Value>, Problem> {
     params.finish()?;
     let (parts, acks, options) = read(&shared, &bytes)?;
+    let mut size = (0, 0);
+    for part in &parts {
+        caller.may(Right::Publish, &part.topic)?;
+        let bodies = part.messages.iter().filter_map(|message| message.body.as_ref());
+        size.0 += part.messages.len() as u64;
+        size.1 += bodies.map(|body| body.len() as u64).sum::<u64>();
+    }
+    caller.charge(size.0, size.1)?;
     let held = held(&shared, None, &acks)?;
+    for (member, _) in held.by_member() {
+        caller.may(Right::Group, member.group())?;
+    }
     if held.lost > 0 {
         // Their member is gone, and so is what it held.
         return Err(RejectReason::LeaseLost.into());

@@ -17,7 +17,9 @@ use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Router};
+use gapless_auth::Caller;
 use gapless_broker::{Broker, From, Subscription, TopicError};
+use gapless_core::rights::Right;
 use gapless_core::{Pattern, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 
@@ -49,6 +51,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 async fn follow_topic(
     State(shared): State<Arc<Shared>>,
     Extension(peer): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     mut params: Params,
     headers: HeaderMap,
@@ -58,10 +61,13 @@ async fn follow_topic(
         .map_err(|failed| Problem::new(ErrorCode::InvalidTopic, failed).with("topic", name))?;
     let anyway = params.switch("anyway")?.unwrap_or(false);
     let asked = Asked::read(params, &headers, peer)?;
-    follow(shared, asked, upgrade, move |broker, from| {
+    let creator = caller.clone();
+    follow(shared, caller, asked, upgrade, move |broker, from| {
         match broker.describe_topic(&name) {
             Ok(_) => {}
             Err(TopicError::Unknown(_)) if anyway => {
+                creator.may(Right::Create, &name)?;
+                creator.may_add_topic()?;
                 broker.create_topic(&name, TopicSettings::default())?;
             }
             Err(failed) => return Err(failed.into()),
@@ -74,6 +80,7 @@ async fn follow_topic(
 async fn follow_pattern(
     State(shared): State<Arc<Shared>>,
     Extension(peer): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     mut params: Params,
     headers: HeaderMap,
     upgrade: Upgrade,
@@ -83,8 +90,10 @@ async fn follow_pattern(
         refused("pattern", detail)
     })?;
     let pattern = pattern_of(&text)?;
+    caller.may_all(Right::Subscribe, &pattern)?;
     let asked = Asked::read(params, &headers, peer)?;
-    follow(shared, asked, upgrade, move |broker, from| Ok(broker.subscribe(&pattern, from)?)).await
+    let subscribe = move |broker: &Broker, from| Ok(broker.subscribe(&pattern, from)?);
+    follow(shared, caller, asked, upgrade, subscribe).await
 }
 
 /// What may be asked for, whatever is followed.
@@ -134,20 +143,23 @@ fn refused(parameter: &str, detail: impl std::fmt::Display) -> Problem {
 /// Subscribes where waiting for the disk is allowed, and answers with the stream.
 async fn follow(
     shared: Arc<Shared>,
+    caller: Caller,
     asked: Asked,
     upgrade: Upgrade,
     subscribe: impl FnOnce(&Broker, From) -> Result<Subscription, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
     let permit = stream_permit(&shared)?;
+    let held = caller.follow()?;
     let (broker, from) = (shared.broker.clone(), asked.from);
     let subscription = blocking(move || subscribe(&broker, from)).await??;
     let session = shared.sessions.new_session(asked.peer, shared.broker.now());
     session.rename(asked.agent);
     let follows = (subscription.id(), subscription.follows_topic());
-    let events = Events::new(subscription, shared.sessions.seat(session, follows));
+    let seat = shared.sessions.seat(session, follows);
+    let events = Events::new(subscription, (seat, held));
     if upgrade.is_asked() {
         let every = asked.keep_alive.every;
-        return websocket::accept(upgrade, shared, permit, every, events);
+        return websocket::accept(upgrade, (shared, caller), permit, every, events);
     }
     let mut feed = SseFeed::new(events, asked.format, shared.options.memory.clone());
     if matches!(from, From::Now | From::Time(_)) {

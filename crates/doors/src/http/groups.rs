@@ -11,12 +11,14 @@ mod token;
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json as JsonAnswer, Router};
+use gapless_auth::Caller;
 use gapless_broker::{Broker, From, GroupError, GroupInfo};
+use gapless_core::rights::Right;
 use gapless_core::{GroupStart, Position, TopicName};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
@@ -75,6 +77,7 @@ fn start_of(text: &str) -> Result<GroupStart, Problem> {
 
 async fn list(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     mut params: Params,
 ) -> Result<JsonAnswer<Value>, Problem> {
     let pattern = pattern_of(&params.text("pattern")?.unwrap_or_else(|| ">".into()))?;
@@ -84,6 +87,7 @@ async fn list(
     let broker = shared.broker.clone();
     let answer = blocking(move || {
         let mut names = broker.group_names();
+        names.retain(|name| caller.sees(Right::Group, name));
         names.retain(|name| pattern.matches(name) && after.as_ref().is_none_or(|a| name > a));
         let more = names.len() > limit;
         names.truncate(limit);
@@ -107,12 +111,14 @@ async fn describe(
 
 async fn create(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(name): TopicPath,
     params: Params,
     Json(changes): Json<Changes>,
 ) -> Result<Response, Problem> {
     params.finish()?;
     let settings = changes.whole()?;
+    caller.may_all(Right::Subscribe, &settings.source)?;
     let broker = shared.broker.clone();
     let (was_there, info) = blocking(move || {
         // Two who create at the same time may both be told that they did; both are right

@@ -19,6 +19,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use gapless_auth::Caller;
 use gapless_broker::Publishing;
 use gapless_core::{
     Accepted, Expect, Message, PublishAck, PublishOptions, Records, RecordsBuilder, RejectReason,
@@ -53,8 +54,8 @@ const ANSWER_BYTES: usize = 16 * 1024;
 /// asks for it.
 pub(crate) async fn take(
     shared: Arc<Shared>,
-    topic: TopicName,
-    options: PublishOptions,
+    caller: Caller,
+    (topic, options): (TopicName, PublishOptions),
     request: Request,
     each: bool,
 ) -> Response {
@@ -71,6 +72,7 @@ pub(crate) async fn take(
         batch: Batch::default(),
         answers: Answers { each, ..Answers::default() },
         input: Input::Open,
+        caller,
         shared,
     };
     if is_expecting {
@@ -88,6 +90,7 @@ pub(crate) async fn take(
 
 struct Intake {
     shared: Arc<Shared>,
+    caller: Caller,
     topic: TopicName,
     options: PublishOptions,
     upload: Upload,
@@ -274,6 +277,7 @@ impl Intake {
                 // Numbers are given in the order of the lines.
                 self.publish_batch().await?;
                 let line = self.lines;
+                self.caller.charge(1, message.body.as_ref().map_or(0, Bytes::len) as u64)?;
                 self.publish_one(line, message, expect).await
             }
             Err(_) if Mark::is(&line) => Ok(()),
@@ -291,6 +295,7 @@ impl Intake {
         if count == 0 {
             return Ok(());
         }
+        self.caller.charge(count as u64, batch.bytes as u64)?;
         let records = batch.records()?;
         let publishing = self.with_room(|intake| {
             let broker = &intake.shared.broker;

@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use bytes::Bytes;
+use gapless_auth::Caller;
 use gapless_broker::Delivered;
+use gapless_core::rights::Right;
 use gapless_core::{Position, RejectReason, Seq, TopicName};
 use gapless_protocol::ErrorCode;
 
@@ -37,12 +39,13 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 
 async fn publish_one(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(topic): TopicPath,
     mut params: Params,
     request: Request,
 ) -> Result<Response, Problem> {
     if body::is_lines(request.headers()) {
-        return publish_lines(shared, topic, params, request).await;
+        return publish_lines(shared, caller, (topic, params), request).await;
     }
     let wishes = Wishes::read(request.headers(), &mut params, shared.broker.now())?;
     let tombstone = params.switch("tombstone")?.unwrap_or(false);
@@ -52,9 +55,10 @@ async fn publish_one(
     if tombstone && (message.key.is_none() || !bytes.is_empty()) {
         return Err(Problem::bad_request("a tombstone has a key and no body"));
     }
+    caller.charge(1, bytes.len() as u64)?;
     message.body = (!tombstone).then_some(bytes);
     if wishes.create {
-        create_if_missing(&shared, &topic).await?;
+        create_if_missing(caller, &topic).await?;
     }
     let ack = publish(&shared, &topic, message, wishes.options).await?;
     Ok(ack_answer(&topic, &ack))
@@ -62,15 +66,15 @@ async fn publish_one(
 
 async fn publish_lines(
     shared: Arc<Shared>,
-    topic: TopicName,
-    mut params: Params,
+    caller: Caller,
+    (topic, mut params): (TopicName, Params),
     request: Request,
 ) -> Result<Response, Problem> {
     let wishes = Wishes::read_options(request.headers(), &mut params)?;
     let each = params.switch("answer_each")?.unwrap_or(false);
     params.finish()?;
     if wishes.create {
-        create_if_missing(&shared, &topic).await?;
+        create_if_missing(caller.clone(), &topic).await?;
     } else if wishes.options.require_subscribers.is_none()
         && shared.broker.describe_topic(&topic).is_err()
     {
@@ -78,7 +82,7 @@ async fn publish_lines(
         // says whether it needs subscribers.
         return Err(rejected(&shared.broker, &topic, RejectReason::UnknownTopic));
     }
-    Ok(lines::take(shared, topic, wishes.options, request, each).await)
+    Ok(lines::take(shared, caller, (topic, wishes.options), request, each).await)
 }
 
 async fn read(
@@ -121,11 +125,17 @@ async fn latest_body(
 
 async fn cancel(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     params: Params,
 ) -> Result<StatusCode, Problem> {
     params.finish()?;
     let id = number_of("id", &id)?;
+    blocking(move || match caller.broker().delayed_topic(Position(id))? {
+        Some(topic) => Ok(caller.may(Right::Publish, &topic)?),
+        None => Ok::<_, Problem>(()),
+    })
+    .await??;
     if shared.broker.cancel_delayed(Position(id)).await? {
         return Ok(StatusCode::NO_CONTENT);
     }

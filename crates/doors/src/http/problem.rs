@@ -167,7 +167,11 @@ impl IntoResponse for Problem {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, PROBLEM_JSON);
         if self.is_passing() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            let ms = self.facts.get("retry_after_ms").and_then(Value::as_u64).unwrap_or(1);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         (self.status, headers, self.to_json().to_string()).into_response()
     }
@@ -270,6 +274,7 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::TooManyConnections
         | ErrorCode::TooManySubscriptions
         | ErrorCode::TooManyMembers
+        | ErrorCode::QuotaExceeded
         | ErrorCode::TooMuchInFlight => StatusCode::TOO_MANY_REQUESTS,
         ErrorCode::StorageFull
         | ErrorCode::TooManyTopics

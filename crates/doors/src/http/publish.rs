@@ -11,7 +11,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use gapless_auth::Caller;
 use gapless_broker::{Broker, Publishing};
+use gapless_core::rights::Right;
 use gapless_core::{
     Accepted, Durability, Expect, Message, Position, PublishAck, PublishOptions, RejectReason, Seq,
     Timestamp, TopicName, TopicSettings,
@@ -330,10 +332,13 @@ pub(crate) fn unknown_topic(topic: &TopicName) -> Problem {
 }
 
 /// Makes the topic if it is not there.
-pub(crate) async fn create_if_missing(shared: &Shared, topic: &TopicName) -> Result<(), Problem> {
-    let (broker, topic) = (shared.broker.clone(), topic.clone());
+pub(crate) async fn create_if_missing(caller: Caller, topic: &TopicName) -> Result<(), Problem> {
+    let topic = topic.clone();
     blocking(move || {
+        let broker = caller.broker();
         if broker.describe_topic(&topic).is_err() {
+            caller.may(Right::Create, &topic)?;
+            caller.may_add_topic()?;
             broker.create_topic(&topic, TopicSettings::default())?;
         }
         Ok(())

@@ -10,6 +10,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
+use gapless_auth::Auth;
 use gapless_broker::Broker;
 use gapless_core::Timestamp;
 use gapless_protocol::ErrorCode;
@@ -34,7 +35,8 @@ use crate::http::problem::Problem;
 use crate::http::topics;
 use crate::http::wire::{self, Io, Wire};
 use crate::http::{
-    atomic, durable, follow, groups, health, messages, metrics, origin, page, problem, source,
+    atomic, durable, follow, groups, health, login, messages, metrics, origin, page, problem,
+    rights, source,
 };
 use crate::native::NativeDoor;
 use crate::sessions::{Counted, count_connections};
@@ -64,9 +66,17 @@ const UPKEEP: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
+/// The name in the client's certificate, which TLS has verified; a request has it if there is one.
+#[derive(Debug)]
+pub(crate) struct Certificate(pub(crate) String);
+
 /// What all requests share.
 pub(crate) struct Shared {
     pub(crate) broker: Broker,
+    /// Who clients are, and what they may do.
+    pub(crate) auth: Auth,
+    /// Whether all connections are encrypted.
+    pub(crate) secure: bool,
     pub(crate) options: HttpOptions,
     /// A permit for each open stream.
     pub(crate) streams: Arc<Semaphore>,
@@ -181,7 +191,21 @@ impl HttpDoor {
 
     /// Serves this broker from now on, in the runtime that this is called in. `metrics` is
     /// what `/metrics` shows, if anything is recorded.
-    pub fn serve(&mut self, broker: Broker, metrics: Option<PrometheusHandle>) {
+    ///
+    /// # Errors
+    /// When roles and identities cannot be read.
+    pub fn serve(
+        &mut self,
+        broker: &Broker,
+        metrics: Option<PrometheusHandle>,
+    ) -> Result<(), DoorError> {
+        self.serve_for(Auth::open_to_all(broker)?, metrics);
+        Ok(())
+    }
+
+    /// The same, for clients who prove who they are.
+    pub fn serve_for(&mut self, auth: Auth, metrics: Option<PrometheusHandle>) {
+        let broker = auth.broker().clone();
         let since = broker.now();
         let sessions = self.sessions.clone();
         let mut doors = std::mem::take(&mut self.neighbours);
@@ -198,6 +222,8 @@ impl HttpDoor {
             members: groups::Members::new(since),
             durable: durable::Streams::open(&broker),
             broker,
+            auth,
+            secure: false,
             options: self.options.clone(),
             streams: Arc::clone(&self.streams),
             metrics,
@@ -222,7 +248,7 @@ impl HttpDoor {
         address: &str,
     ) -> Result<Self, DoorError> {
         let mut door = Self::listen(options, address).await?;
-        door.serve(broker, None);
+        door.serve(&broker, None)?;
         Ok(door)
     }
 
@@ -272,7 +298,9 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(groups::routes())
         .merge(health::routes())
         .merge(durable::routes())
+        .merge(login::routes())
         .merge(page::routes())
+        .route_layer(from_fn(rights::gate))
         .fallback(problem::no_such_path)
         .layer(DefaultBodyLimit::max(options.body_bytes_max))
         .with_state(Arc::clone(&shared));

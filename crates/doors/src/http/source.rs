@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{Extension, FromRequest, Request, State};
 use axum::http::Method;
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Json as JsonAnswer, Router};
 use bytes::Bytes;
+use gapless_auth::Caller;
+use gapless_core::rights::Right;
 use gapless_core::time::whole_ms;
 use gapless_core::{Message, PublishOptions, Retention, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
@@ -137,6 +139,7 @@ fn in_force(topic: &TopicName, settings: &TopicSettings) -> Value {
 
 async fn create(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(topic): TopicPath,
     request: Request,
 ) -> Result<JsonAnswer<Value>, Problem> {
@@ -145,7 +148,13 @@ async fn create(
     let info = blocking(move || match broker.describe_topic(&topic) {
         // Somebody who reloads the page gets the same answer again.
         Ok(info) if asked.is_nothing() => Ok(info),
-        _ => broker.create_topic(&topic, asked.apply(TopicSettings::default())),
+        known => {
+            if known.is_err() {
+                caller.may_add_topic()?;
+            }
+            let settings = asked.apply(TopicSettings::default());
+            broker.create_topic(&topic, settings).map_err(Problem::from)
+        }
     })
     .await??;
     Ok(JsonAnswer(in_force(&info.name, &info.settings)))
@@ -153,10 +162,13 @@ async fn create(
 
 async fn config(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(topic): TopicPath,
     request: Request,
 ) -> Result<JsonAnswer<Value>, Problem> {
     let asked = Asked::read(request, &shared).await?;
+    let right = if asked.is_nothing() { Right::Read } else { Right::Configure };
+    caller.may(right, &topic)?;
     let broker = shared.broker.clone();
     let info = blocking(move || {
         let before = broker.describe_topic(&topic)?;
@@ -200,6 +212,7 @@ impl Pushed<'_> {
 
 async fn push(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(topic): TopicPath,
     params: Params,
     Whole(bytes): Whole,
@@ -211,11 +224,12 @@ async fn push(
         Problem::bad_request(detail).with("line", why.line()).with("column", why.column())
     })?;
     let message = pushed.into_message(|part| bytes.slice_ref(part))?;
-    answer(&shared, &topic, message).await
+    answer(&shared, &caller, &topic, message).await
 }
 
 async fn push_by_address(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(topic): TopicPath,
     mut params: Params,
 ) -> Result<Response, Problem> {
@@ -229,10 +243,16 @@ async fn push_by_address(
         _ => Message::new(text),
     };
     let message = Message { key: key.or(message.key), ..message };
-    answer(&shared, &topic, message).await
+    answer(&shared, &caller, &topic, message).await
 }
 
-async fn answer(shared: &Shared, topic: &TopicName, message: Message) -> Result<Response, Problem> {
+async fn answer(
+    shared: &Shared,
+    caller: &Caller,
+    topic: &TopicName,
+    message: Message,
+) -> Result<Response, Problem> {
+    caller.charge(1, message.body.as_ref().map_or(0, Bytes::len) as u64)?;
     let ack = publish(shared, topic, message, PublishOptions::default()).await?;
     Ok(ack_answer(topic, &ack))
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::extract::{Extension, FromRequestParts, RawPathParams, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json as JsonAnswer, Router};
+use gapless_auth::Caller;
 use gapless_broker::TopicError;
+use gapless_core::rights::Right;
 use gapless_core::{Pattern, Seq, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
@@ -64,6 +66,7 @@ pub(crate) fn pattern_of(text: &str) -> Result<Pattern, Problem> {
 
 async fn list(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     mut params: Params,
 ) -> Result<JsonAnswer<Value>, Problem> {
     let pattern = pattern_of(&params.text("pattern")?.unwrap_or_else(|| ">".into()))?;
@@ -72,6 +75,7 @@ async fn list(
     params.finish()?;
     let broker = shared.broker.clone();
     let mut topics = blocking(move || broker.list_topics(&pattern)).await?;
+    topics.retain(|info| caller.sees(Right::Read, &info.name));
     if let Some(after) = after {
         topics.retain(|info| info.name > after);
     }
@@ -95,6 +99,7 @@ async fn describe(
 
 async fn create(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(name): TopicPath,
     params: Params,
     Json(changes): Json<Changes>,
@@ -106,7 +111,11 @@ async fn create(
         // Two who create at the same time may both be told that they did; both are right
         // about what is there now.
         let was_there = broker.describe_topic(&name).is_ok();
-        broker.create_topic(&name, settings).map(|info| (was_there, info))
+        if !was_there {
+            caller.may_add_topic()?;
+        }
+        let created = broker.create_topic(&name, settings).map(|info| (was_there, info));
+        created.map_err(Problem::from)
     })
     .await??;
     let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };

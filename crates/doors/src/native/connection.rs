@@ -10,6 +10,7 @@ mod ending;
 mod handle;
 mod jobs;
 mod publish;
+mod rights;
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -21,6 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use gapless_auth::{Caller, Held};
 use gapless_protocol::{
     Decoder, ErrorCode, FRAME_BYTES_MIN, Features, FrameLimit, Ids, Kind, Verb,
 };
@@ -56,6 +58,10 @@ const ASKED_MAX: usize = 64;
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     session: Arc<Session>,
+    /// Who it is and what it may do; a stranger until the hello.
+    caller: Caller,
+    /// Its place among the connections of its identity.
+    counted: Option<Held>,
     stream: Stream,
     limit: FrameLimit,
     input: BytesMut,
@@ -136,9 +142,12 @@ impl Connection {
         let hello_by = now + shared.options.hello_timeout;
         let limit = FrameLimit::at_most(shared.options.frame_bytes_max);
         let share = shared.options.memory.share();
+        let caller = shared.auth.stranger(&session.address);
         let mut connection = Box::new(Self {
             shared,
             session,
+            caller,
+            counted: None,
             stream,
             limit,
             input: BytesMut::new(),
@@ -174,10 +183,14 @@ impl Connection {
 
     pub(crate) async fn run(mut self: Box<Self>) {
         let shared = Arc::clone(&self.shared);
-        let ended = tokio::select! {
-            biased;
-            ended = poll_fn(|context| self.poll(context)) => Some(ended),
-            () = shared.closed() => None,
+        let mut changes = shared.auth.changes();
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = poll_fn(|context| self.poll(context)) => break Some(ended),
+                () = shared.closed() => break None,
+                Ok(()) = changes.changed() => self.check_again(),
+            }
         };
         if matches!(ended, Some(End::Jobs)) {
             return Box::pin(self.serve_jobs()).await;
@@ -243,6 +256,11 @@ impl Connection {
             self.rest_until = None;
         }
         !over
+    }
+
+    /// Does nothing for a while, not even say why it ends.
+    fn rest_for(&mut self, time: Duration) {
+        self.rest_until = (!time.is_zero()).then(|| Instant::now() + time);
     }
 
     fn note_live(&self) {
@@ -322,7 +340,7 @@ impl Connection {
             return Ok(false);
         }
         if self.is_of_jobs() {
-            return Err(End::Jobs);
+            return if self.may_use_jobs() { Err(End::Jobs) } else { Ok(true) };
         }
         // Publishes and acks that have come are handled together, so that answers gather. Anything
         // else is answered in its order: a pong says that what was asked before is done.

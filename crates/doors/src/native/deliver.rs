@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use gapless_auth::Held;
 use gapless_broker::{Delivery, Subscription, checksum};
-use gapless_core::Position;
+use gapless_core::{Pattern, Position};
 use gapless_protocol::{
     Ended, ErrorCode, FrameLimit, Ids, Messages, PlaceRange, RecoveryComplete, RecoveryResponse,
     SplitError, SplitLimit, SubscriptionGap, Token, Verb, cut_messages,
@@ -21,6 +22,10 @@ const MESSAGES_FIELDS_BYTES: usize = 64;
 pub(crate) struct Followed {
     number: u64,
     subscription: Subscription,
+    /// What it follows.
+    pattern: Pattern,
+    /// Its place among the subscriptions of its identity.
+    _held: Held,
     by_topic: bool,
     /// Whether what it is sent is history.
     recovering: bool,
@@ -50,7 +55,7 @@ pub(crate) enum Stop {
 impl Followed {
     pub(crate) fn new(
         number: u64,
-        subscription: Subscription,
+        (subscription, pattern, held): (Subscription, Pattern, Held),
         (credit_messages, credit_bytes): (u64, u64),
         ready: &Arc<Ready>,
     ) -> Self {
@@ -60,6 +65,8 @@ impl Followed {
         Self {
             number,
             subscription,
+            pattern,
+            _held: held,
             by_topic,
             recovering: false,
             waker: Waker::from(Arc::new(waker)),
@@ -72,6 +79,10 @@ impl Followed {
 
     pub(crate) fn token(&self) -> Token {
         Token { epoch: self.subscription.token().epoch, position: self.sent }
+    }
+
+    pub(crate) fn pattern(&self) -> &Pattern {
+        &self.pattern
     }
 
     pub(crate) fn broker_id(&self) -> u64 {

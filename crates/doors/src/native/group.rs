@@ -13,14 +13,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use gapless_broker::{Acking, Broker, GroupError, Handed, Join, Member, MemberHandle, checksum};
-use gapless_core::{Lease, Mode, Position, PubSubError, Seq};
+use gapless_auth::{Caller, Held};
+use gapless_broker::{Acking, Handed, Join, Member, MemberHandle, checksum};
+use gapless_core::rights::Right;
+use gapless_core::{Lease, Mode, Pattern, Position, PubSubError, Seq, TopicName};
 use gapless_protocol::{
     Confirm, ErrorAnswer, ErrorCode, FrameLimit, GroupDone, GroupGap, GroupJoin, GroupJoined,
     GroupLeft, GroupMessages, GroupRole, Ids, SplitError, StepAck, Verb, Which, cut_leased,
 };
 
-use crate::answers::{error, member_error};
+use crate::answers::{error, group_error, member_error};
 use crate::native::deliver::{Stop, put_with};
 use crate::native::output::Output;
 use crate::native::ready::{Ready, SubscriptionWaker};
@@ -41,14 +43,27 @@ pub(crate) struct NewMember {
     member: Member,
     mode: Mode,
     lease: Duration,
+    /// What its group reads.
+    source: Pattern,
+    held: Held,
 }
 
 /// Joins a group; may block, as it looks at how the group stands.
-pub(crate) fn join(broker: &Broker, asked: GroupJoin) -> Result<NewMember, GroupError> {
-    let settings = broker.describe_group(&asked.group)?.settings;
+pub(crate) fn join(
+    caller: &Caller,
+    held: Held,
+    asked: GroupJoin,
+) -> Result<NewMember, ErrorAnswer> {
+    let broker = caller.broker();
+    let settings =
+        broker.describe_group(&asked.group).map_err(|error| group_error(&error))?.settings;
+    let source = settings.source.clone();
+    caller
+        .may_all(Right::Subscribe, &source)
+        .map_err(|denied| error(ErrorCode::NotAuthorised, &denied))?;
     let join = Join { name: asked.name, window: asked.window };
-    let member = broker.join_group(&asked.group, &join)?;
-    Ok(NewMember { member, mode: settings.mode, lease: settings.lease })
+    let member = broker.join_group(&asked.group, &join).map_err(|error| group_error(&error))?;
+    Ok(NewMember { member, mode: settings.mode, lease: settings.lease, source, held })
 }
 
 /// What a member is answered, now or when it is durable.
@@ -87,16 +102,25 @@ impl Memberships {
         number: u64,
         (ready, session): (&Arc<Ready>, &Arc<Session>),
     ) -> GroupJoined {
-        let NewMember { member, mode, lease } = new;
+        let NewMember { member, mode, lease, source, held } = new;
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         let id = member.id();
         let waker = SubscriptionWaker { ready: Arc::clone(ready), subscription: number };
         let waker = Waker::from(Arc::new(waker));
         let handle = member.handle();
         let _listed = session.note_member(number, handle.clone());
-        let membership = Membership { number, member, handle, waker, rest: None, _listed };
+        let (rest, _held) = (None, held);
+        let membership = Membership { number, member, handle, source, waker, rest, _listed, _held };
         self.all.add(number, Box::new(membership));
         GroupJoined { member: number, id, mode, lease_ms }
+    }
+
+    /// Of each membership its number, its group, and what that reads.
+    pub(crate) fn sources(&self) -> Vec<(u64, TopicName, Pattern)> {
+        let row = |(number, member): &(u64, Box<Membership>)| {
+            (*number, member.handle.group().clone(), member.source.clone())
+        };
+        self.all.iter().map(row).collect()
     }
 
     /// Ends a membership that said so. Tells whether there was one.
@@ -196,10 +220,14 @@ struct Membership {
     number: u64,
     member: Member,
     handle: MemberHandle,
+    /// What its group reads.
+    source: Pattern,
     waker: Waker,
     /// What was taken from the broker and waits for room.
     rest: Option<GroupMessages>,
     _listed: Listed,
+    /// Its place among the subscriptions of its identity.
+    _held: Held,
 }
 
 impl Membership {

@@ -1,7 +1,9 @@
 //! Questions about groups and their dead letters, and their answers.
 
+use gapless_auth::Caller;
 use gapless_broker::{DeadLetter, GroupError, GroupInfo};
 use gapless_core::RecordsBuilder;
+use gapless_core::rights::Right;
 use gapless_protocol::verbs::group::REASON_BYTES_MAX;
 use gapless_protocol::verbs::group_admin::{MEMBERS_SHOWN_MAX, WHY_BYTES_MAX};
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
@@ -25,7 +27,7 @@ const MEMBER_BYTES: usize = 32;
 const LETTER_BYTES: usize = 64;
 
 /// Answers a question about groups; may block.
-pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
+pub(crate) fn answer(shared: &Shared, caller: &Caller, verb: Verb) -> Verb {
     let broker = &shared.broker;
     let info = |info| Verb::from(group_info(info, page_bytes(shared)));
     match verb {
@@ -46,6 +48,7 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
             let limit = (asked.limit as usize).clamp(1, LIST_MAX);
             let mut groups = broker.list_groups();
             groups.retain(|info| asked.pattern.matches(&info.name));
+            groups.retain(|info| caller.sees(Right::Group, &info.name));
             if let Some(after) = &asked.after {
                 groups.retain(|info| info.name > *after);
             }

@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
+use gapless_auth::{Caller, Command};
 use gapless_broker::{Delivered, MemberInfo, SubscriberInfo, SubscriberState, block_on};
+use gapless_core::rights::Right;
 use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp, TopicName};
 use gapless_protocol::{
-    Cancelled, ClientInfo, ClientList, ClientState, Done, ErrorCode, FollowInfo, Found, FrameLimit,
-    MembershipInfo, NotFound, Place, Publish, StatsText, TopicInfos, Verb,
+    AuthAnswer, Cancelled, ClientInfo, ClientList, ClientState, Done, ErrorCode, FollowInfo, Found,
+    FrameLimit, MembershipInfo, NotFound, Place, Publish, StatsText, TopicInfos, Verb,
 };
 
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
-use crate::answers::{error, journal_json, or_error, state_name, trouble};
+use crate::answers::{self, error, journal_json, or_error, state_name, topic_error, trouble};
 use crate::native::group_requests;
 use crate::native::server::Shared;
 use crate::sessions::Session;
@@ -44,7 +46,7 @@ pub(crate) fn delayed(publish: &Publish, at: Timestamp) -> Option<Message> {
 }
 
 /// Answers a question; may block.
-pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
+pub(crate) fn answer(shared: &Shared, caller: &Caller, verb: Verb) -> Verb {
     let broker = &shared.broker;
     match verb {
         Verb::TopicConfigure(asked) => {
@@ -60,6 +62,7 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
         Verb::TopicList(asked) => {
             let limit = (asked.limit as usize).clamp(1, LIST_MAX);
             let mut topics = broker.list_topics(&asked.pattern);
+            topics.retain(|info| caller.sees(Right::Read, &info.name));
             if let Some(after) = &asked.after {
                 topics.retain(|info| info.name > *after);
             }
@@ -72,12 +75,33 @@ pub(crate) fn answer(shared: &Shared, verb: Verb) -> Verb {
         }
         Verb::Get(asked) => or_error(broker.latest(&asked.topic, &asked.key), found_or_not),
         Verb::Read(asked) => or_error(broker.read(&asked.topic, asked.seq), found_or_not),
-        Verb::CancelDelayed(asked) => match block_on(broker.cancel_delayed(asked.id)) {
-            Ok(was_waiting) => Cancelled { was_waiting }.into(),
-            Err(failed) => trouble(&failed).into(),
+        Verb::Auth(asked) => auth_answer(caller, &asked.json),
+        Verb::CancelDelayed(asked) => match may_cancel(caller, asked.id) {
+            Err(refused) => *refused,
+            Ok(()) => match block_on(broker.cancel_delayed(asked.id)) {
+                Ok(was_waiting) => Cancelled { was_waiting }.into(),
+                Err(failed) => trouble(&failed).into(),
+            },
         },
         Verb::Stats(_) => StatsText { json: stats(shared).to_string() }.into(),
-        other => group_requests::answer(shared, other),
+        other => group_requests::answer(shared, caller, other),
+    }
+}
+
+/// Whether the caller may take back a message: whoever may publish to its topic may.
+fn may_cancel(caller: &Caller, id: Position) -> Result<(), Box<Verb>> {
+    let topic = caller.broker().delayed_topic(id);
+    let topic = topic.map_err(|failed| Box::new(Verb::Error(topic_error(&failed))))?;
+    let Some(topic) = topic else { return Ok(()) };
+    let may = caller.may(Right::Publish, &topic);
+    may.map_err(|denied| Box::new(error(ErrorCode::NotAuthorised, &denied).into()))
+}
+
+fn auth_answer(caller: &Caller, json: &str) -> Verb {
+    let done = Command::parse(json.as_bytes()).and_then(|command| caller.command(command));
+    match done {
+        Ok(answer) => AuthAnswer { json: answer.to_string() }.into(),
+        Err(failed) => error(answers::command_code(&failed), &failed).into(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gapless_auth::Auth;
 use gapless_broker::Broker;
 use gapless_jobs::Leader;
 use tokio::net::{TcpListener, UnixListener};
@@ -30,6 +31,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) broker: Broker,
+    /// Who clients are, and what they may do.
+    pub(crate) auth: Auth,
     /// Who leads jobs here; without one their hellos are refused.
     pub(crate) jobs: Option<Leader>,
     pub(crate) options: NativeOptions,
@@ -93,10 +96,26 @@ impl NativeDoor {
         tcp: Option<&str>,
         unix: Option<&Path>,
     ) -> Result<Self, DoorError> {
+        let auth = Auth::open_to_all(&broker)?;
+        Self::open_for(auth, jobs, options, tcp, unix).await
+    }
+
+    /// The same, for clients who prove who they are.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_for(
+        auth: Auth,
+        jobs: Option<Leader>,
+        options: NativeOptions,
+        tcp: Option<&str>,
+        unix: Option<&Path>,
+    ) -> Result<Self, DoorError> {
         let (close, closing) = watch::channel(false);
         let awake = Awake::new(options.awake).map_err(DoorError::Threads)?;
         let shared = Arc::new(Shared {
-            broker,
+            broker: auth.broker().clone(),
+            auth,
             jobs,
             options,
             sessions: Sessions::default(),

@@ -56,6 +56,19 @@ impl Stream {
         }
     }
 
+    /// The user of the process at the other end; known of Unix sockets only.
+    pub(crate) fn peer_uid(&self) -> Option<u32> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
+        }
+    }
+
+    /// The name in the client's certificate, which TLS has verified.
+    pub(crate) fn certificate(&self) -> Option<String> {
+        None
+    }
+
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_read(into),

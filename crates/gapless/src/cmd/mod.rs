@@ -1,5 +1,6 @@
 //! The words of the command line. Every command is a file here.
 
+pub(crate) mod auth;
 pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod client;
@@ -25,6 +26,7 @@ pub(crate) mod serve;
 pub(crate) mod stats;
 pub(crate) mod sub_group;
 pub(crate) mod subscribe;
+pub(crate) mod token;
 pub(crate) mod topic;
 pub(crate) mod worker;
 
@@ -90,6 +92,26 @@ pub(crate) struct Global {
     )]
     #[arg(default_value = SERVER_DEFAULT)]
     pub(crate) server: String,
+    /// The token that proves who you are; better in GAPLESS_TOKEN or a file than in the list of
+    /// processes
+    #[arg(
+        long,
+        global = true,
+        value_name = "TOKEN",
+        env = "GAPLESS_TOKEN",
+        hide_env_values = true
+    )]
+    pub(crate) token: Option<String>,
+    /// A file whose first line is the token
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "GAPLESS_TOKEN_FILE",
+        hide_env_values = true,
+        conflicts_with = "token"
+    )]
+    pub(crate) token_file: Option<PathBuf>,
     /// How long to wait for a server that does not listen yet
     #[arg(long, global = true, value_name = "TIME", env = "GAPLESS_WAIT", hide_env_values = true)]
     #[arg(default_value = "1s", value_parser = values::duration)]
@@ -137,6 +159,8 @@ pub(crate) enum Command {
     Clients(clients::ClientsOptions),
     Events(events::EventsOptions),
     Stats(stats::StatsOptions),
+    Token(token::TokenOptions),
+    Auth(auth::AuthOptions),
     Doctor(doctor::DoctorOptions),
     Bench(bench::BenchOptions),
     Config(config::ConfigOptions),

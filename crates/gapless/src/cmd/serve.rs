@@ -5,12 +5,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use gapless_auth::jwt::JwtOptions;
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
 use gapless_core::job::leader::Limits;
 use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
 use gapless_doors::native::{NativeDoor, NativeOptions};
-use gapless_doors::{Budget, Connections};
+use gapless_doors::{Auth, AuthOptions, Budget, Connections};
 use gapless_jobs::{Leader, LeaderOptions};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
@@ -44,6 +45,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 100;
 
 /// The least memory for connections: several of the largest frames.
 const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
+
+/// How often the ends of tokens, the keys of signed ones and stored bytes are looked at.
+const AUTH_TICK: Duration = Duration::from_millis(500);
 
 /// The shortest lease of a job, in milliseconds: a worker stops its job 2 s before it ends.
 const LEASE_MS_MIN: u64 = 3_000;
@@ -135,6 +139,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     options.open_files_max = shares.segments;
     native.connections = Connections::at_most(shares.connections);
     http_options.connections = native.connections.clone();
+    auth_options(config)?;
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // door before it too, so that whoever asks is told that the store is being opened.
@@ -185,11 +190,13 @@ async fn serve_open(
     let data = Path::new(config.text("data"));
     let metrics = recorder::handle();
     let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
+    let auth = open_auth(config, broker)?;
+    let ticking = tokio::spawn(keep_auth(auth.clone()));
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
     let unix = unix_socket(config, data);
     let jobs = lead_jobs(config, broker).await?;
     let leads = jobs.is_some();
-    let door = NativeDoor::open_leading(broker.clone(), jobs, native, tcp, unix.as_deref()).await;
+    let door = NativeDoor::open_for(auth.clone(), jobs, native, tcp, unix.as_deref()).await;
     let door = door.map_err(|error| {
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
@@ -200,7 +207,7 @@ async fn serve_open(
             http.outbox(outbox.state.clone());
         }
         http.beside(&door);
-        http.serve(broker.clone(), Some(metrics));
+        http.serve_for(auth.clone(), Some(metrics));
     }
     // Before it says that it is ready, since whoever reads that may end it at once; and not
     // before, so that a long opening can be called off, which harms nothing.
@@ -239,7 +246,46 @@ async fn serve_open(
     }
     door.close().await;
     keeping.abort();
+    ticking.abort();
     Ok(())
+}
+
+/// Reads roles and identities.
+fn open_auth(config: &Config, broker: &Broker) -> Result<Auth, Failure> {
+    let options = auth_options(config)?;
+    Auth::open(broker, options).map_err(|error| {
+        Failure::failed(error).hint("nothing was served; the messages are not touched by this")
+    })
+}
+
+fn auth_options(config: &Config) -> Result<AuthOptions, ConfigError> {
+    let required = switch(config, "auth.required")?;
+    let text = |key| Some(config.text(key).to_owned()).filter(|text| !text.is_empty());
+    let jwt = text("auth.jwt_keys").map(|keys| JwtOptions {
+        keys: keys.into(),
+        issuer: text("auth.jwt_issuer"),
+        audience: text("auth.jwt_audience"),
+    });
+    Ok(AuthOptions { required, jwt })
+}
+
+/// Ends what is over, about once a second.
+async fn keep_auth(auth: Auth) {
+    let mut due = tokio::time::interval(AUTH_TICK);
+    loop {
+        due.tick().await;
+        let auth = auth.clone();
+        // What failed now is tried again at the next tick.
+        let _ = tokio::task::spawn_blocking(move || auth.tick()).await;
+    }
+}
+
+fn switch(config: &Config, key: &'static str) -> Result<bool, ConfigError> {
+    match config.text(key) {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(config.bad(key, "use true or false")),
+    }
 }
 
 /// Starts the leader of jobs, unless it is switched off.
@@ -258,11 +304,7 @@ fn leader_options(config: &Config) -> Result<Option<LeaderOptions>, ConfigError>
         keep: config.get("jobs.keep_results_ms").map(Duration::from_millis)?,
         ..Limits::default()
     };
-    match config.text("jobs.enabled") {
-        "true" => Ok(Some(LeaderOptions { limits })),
-        "false" => Ok(None),
-        _ => Err(config.bad("jobs.enabled", "use true or false")),
-    }
+    Ok(switch(config, "jobs.enabled")?.then_some(LeaderOptions { limits }))
 }
 
 /// That addresses to listen on have a port, before anything is opened.

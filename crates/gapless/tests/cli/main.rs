@@ -2,6 +2,7 @@
 //!
 //! Nothing sleeps: whoever waits reads lines with a deadline. Every child is ended by its id.
 
+mod auth;
 mod config;
 mod doctor;
 mod follow;

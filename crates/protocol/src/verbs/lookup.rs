@@ -461,3 +461,51 @@ impl Fields for StatsText {
         out.put_slice(self.json.as_bytes());
     }
 }
+
+/// A command about identities, roles and tokens, as a JSON object with a `do`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Auth {
+    /// The text. It may hold a password, so debugging does not show it.
+    pub json: String,
+}
+
+impl core::fmt::Debug for Auth {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Auth { … }")
+    }
+}
+
+impl Fields for Auth {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        Ok(Self { json: text(&payload.rest(), "json")?.into() })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(self.json.as_bytes());
+    }
+}
+
+/// The answer to a command, as a JSON object.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AuthAnswer {
+    /// The text. It may hold a new token, so debugging does not show it.
+    pub json: String,
+}
+
+impl core::fmt::Debug for AuthAnswer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("AuthAnswer { … }")
+    }
+}
+
+impl Fields for AuthAnswer {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        Ok(Self { json: text(&payload.rest(), "json")?.into() })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(self.json.as_bytes());
+    }
+}

@@ -451,6 +451,8 @@ fn looking() -> impl Strategy<Value = Verb> {
         .into()),
         Just(Stats.into()),
         "\\PC{0,60}".prop_map(|json| StatsText { json }.into()),
+        "\\PC{0,60}".prop_map(|json| Auth { json }.into()),
+        "\\PC{0,60}".prop_map(|json| AuthAnswer { json }.into()),
     ]
 }
 

@@ -96,6 +96,8 @@ pub(crate) fn of(verb: &Verb) -> Value {
             json!({ "more": v.more, "clients": v.clients.iter().map(client).collect::<Vec<_>>() })
         }
         Verb::StatsText(v) => json!({ "json": v.json }),
+        Verb::Auth(v) => json!({ "json": v.json }),
+        Verb::AuthAnswer(v) => json!({ "json": v.json }),
         other => super::groups::meaning(other),
     }
 }

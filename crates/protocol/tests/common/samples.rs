@@ -428,5 +428,7 @@ fn looking() -> Vec<(&'static str, Verb)> {
         ("client-list-of-members", ClientList { clients: vec![client, member], more: true }.into()),
         ("stats", Stats.into()),
         ("stats-text", StatsText { json: "{\"topics\":3}".into() }.into()),
+        ("auth", Auth { json: "{\"do\":\"who_am_i\"}".into() }.into()),
+        ("auth-answer", AuthAnswer { json: "{\"name\":\"shop\"}".into() }.into()),
     ]
 }

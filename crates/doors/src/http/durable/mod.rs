@@ -24,10 +24,13 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use gapless_auth::Caller;
+use gapless_core::rights::Right;
 use gapless_protocol::ErrorCode;
 
 use self::answer::{Refusal, set};
 use crate::http::body;
+use crate::http::problem::Problem;
 use crate::http::server::Shared;
 
 pub(crate) use self::streams::{Streams, sweep};
@@ -52,15 +55,37 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
 async fn dispatch(shared: &Arc<Shared>, request: Request) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
     let (uri, headers) = (&parts.uri, &parts.headers);
+    let caller = parts.extensions.get::<Caller>();
+    let may = |right: Right| match (caller, name::topic_of(uri.path())) {
+        (Some(caller), Ok(name)) => caller.may(right, &name).map_err(Problem::from),
+        // A path that is no name is refused below, with the reason.
+        _ => Ok(()),
+    };
+    let charge = |bytes: usize| match caller {
+        Some(caller) => caller.charge(1, bytes as u64).map_err(Problem::from),
+        None => Ok(()),
+    };
+    match parts.method {
+        Method::GET => may(Right::Subscribe)?,
+        Method::HEAD => may(Right::Read)?,
+        Method::PUT => may(Right::Create)?,
+        Method::POST => may(Right::Publish)?,
+        Method::DELETE => may(Right::Delete)?,
+        _ => {}
+    }
     match parts.method {
         Method::GET => read::read(shared, uri, headers).await,
         Method::HEAD => read::head(shared, uri).await,
         Method::PUT => {
             let body = body::read(body, shared).await?;
+            if let Some(caller) = caller {
+                caller.may_add_topic().map_err(Problem::from)?;
+            }
             create::create(shared, uri, headers, &body).await
         }
         Method::POST => {
             let body = body::read(body, shared).await?;
+            charge(body.len())?;
             append::append(shared, uri, headers, body).await
         }
         Method::DELETE => create::delete(shared, uri).await,

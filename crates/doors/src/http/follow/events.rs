@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 
 use crate::answers::follow_error;
 use crate::json::{self as shown, Shown};
+use gapless_auth::Held;
+
 use crate::sessions::Seat;
 
 /// Something that a follower is told.
@@ -97,7 +99,7 @@ pub(crate) struct Events {
     rest: Option<Rest>,
     ended: bool,
     /// Its place in the list of those who are connected.
-    _seat: Seat,
+    _seat: (Seat, Held),
 }
 
 /// Messages of one topic that are being handed out.
@@ -110,7 +112,7 @@ struct Rest {
 }
 
 impl Events {
-    pub(crate) fn new(subscription: Subscription, seat: Seat) -> Self {
+    pub(crate) fn new(subscription: Subscription, seat: (Seat, Held)) -> Self {
         Self { subscription, rest: None, ended: false, _seat: seat }
     }
 

@@ -21,6 +21,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{SinkExt, StreamExt};
+use gapless_auth::Caller;
 use gapless_broker::FollowError;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
@@ -55,7 +56,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Answers the upgrade; the session goes on by itself, for as long as the permit is held.
 pub(crate) fn accept(
     upgrade: Upgrade,
-    shared: Arc<Shared>,
+    (shared, caller): (Arc<Shared>, Caller),
     permit: OwnedSemaphorePermit,
     ping_every: Duration,
     events: Events,
@@ -72,7 +73,12 @@ pub(crate) fn accept(
         // The first tick would come at once.
         timer.reset();
         let share = shared.options.memory.share();
-        let closed = Box::pin(async move { shared.closed().await });
+        let closed = Box::pin(async move {
+            tokio::select! {
+                () = shared.closed() => {}
+                _ = caller.lost() => {}
+            }
+        });
         let session = Session { socket, events, timer, unanswered: 0, closed, end: None, share };
         session.run(ping_every).await;
         drop(permit);

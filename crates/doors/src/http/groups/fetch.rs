@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use gapless_auth::Caller;
 use gapless_broker::{GapNotice, Handed, Leased, MemberError};
+use gapless_core::rights::Right;
 use gapless_core::{Epoch, Lease, Timestamp};
 use serde_json::{Value, json};
 
@@ -20,7 +22,7 @@ use crate::answers::member_error;
 use crate::http::event_stream::stream_permit;
 use crate::http::params::Params;
 use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::server::{Shared, blocking};
 use crate::http::topics::TopicPath;
 use crate::json::{self as shown, Shown};
 
@@ -37,6 +39,7 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 
 pub(super) async fn fetch(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(group): TopicPath,
     mut params: Params,
 ) -> Result<Response, Problem> {
@@ -46,6 +49,9 @@ pub(super) async fn fetch(
     params.finish()?;
     let wait = wait.clamp(WAIT_MIN, WAIT_MAX);
     let _permit = stream_permit(&shared)?;
+    let (broker, asked) = (shared.broker.clone(), group.clone());
+    let source = blocking(move || broker.describe_group(&asked)).await??.settings.source;
+    caller.may_all(Right::Subscribe, &source)?;
     let using = shared.members.join(&shared, &group, name)?;
     let session = &using.session;
     let mut answer = Answer::new(session.number, shared.broker.epoch(), max);

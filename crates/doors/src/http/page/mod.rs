@@ -22,12 +22,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream::unfold;
+use gapless_auth::Caller;
 use gapless_protocol::ErrorCode;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
@@ -57,12 +58,17 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 
 async fn home(
     State(shared): State<Arc<Shared>>,
+    caller: Option<Extension<Caller>>,
     headers: HeaderMap,
     query: Result<Query<ViewQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     if !wants_json(&headers) {
         return Ok(assets::page(&headers));
     }
+    // The page itself shows nothing; what it shows needs a caller.
+    let detail = "prove who you are: with a token, a certificate or a login";
+    let caller = caller.ok_or_else(|| Problem::new(ErrorCode::NotAuthenticated, detail))?;
+    caller.may_area("server")?;
     let view = parse(query)?;
     let parts = blocking(move || {
         let _viewer = shared.sampler.view();

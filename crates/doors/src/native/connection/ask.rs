@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
+use gapless_auth::Held;
 use gapless_broker::{SubscribeError, Subscription};
+use gapless_core::Pattern;
 use gapless_protocol::{ErrorCode, GroupJoin, Ids, StartFrom, Subscribe, Subscribed, Verb};
 
 use super::{Connection, Stage};
-use crate::answers::{error, group_error, subscribe_error};
+use crate::answers::{error, subscribe_error};
 use crate::budget::Share;
 use crate::native::deliver::Followed;
 use crate::native::group::{NewMember, join};
@@ -19,7 +21,7 @@ use crate::native::requests::answer;
 pub(super) enum Answer {
     /// A verb, and the memory it holds until it is with the output.
     Verb(Verb, Option<Share>),
-    Subscribed(Box<Subscription>, (u64, u64)),
+    Subscribed(Box<(Subscription, Pattern, Held)>, (u64, u64)),
     Joined(Box<NewMember>),
 }
 
@@ -51,8 +53,13 @@ impl Connection {
             StartFrom::Now => gapless_broker::From::Now,
             StartFrom::LastPerKey => gapless_broker::From::LastPerKey,
         };
+        let held = match self.caller.follow() {
+            Ok(held) => held,
+            Err(over) => return self.refuse(ErrorCode::QuotaExceeded, &over, ids),
+        };
+        let pattern = asked.pattern.clone();
         let done = move |done: Result<Subscription, SubscribeError>| match done {
-            Ok(subscription) => Answer::Subscribed(Box::new(subscription), credit),
+            Ok(subscription) => Answer::Subscribed(Box::new((subscription, pattern, held)), credit),
             Err(failed) => Answer::Verb(subscribe_error(&failed).into(), None),
         };
         let broker = self.shared.broker.clone();
@@ -81,10 +88,14 @@ impl Connection {
         if self.has_all_it_may() {
             return self.refuse(ErrorCode::TooManyMembers, &"too many memberships", ids);
         }
-        let broker = self.shared.broker.clone();
-        let answer = tokio::task::spawn_blocking(move || match join(&broker, asked) {
+        let held = match self.caller.follow() {
+            Ok(held) => held,
+            Err(over) => return self.refuse(ErrorCode::QuotaExceeded, &over, ids),
+        };
+        let caller = self.caller.clone();
+        let answer = tokio::task::spawn_blocking(move || match join(&caller, held, asked) {
             Ok(new) => Answer::Joined(Box::new(new)),
-            Err(failed) => Answer::Verb(group_error(&failed).into(), None),
+            Err(failed) => Answer::Verb(failed.into(), None),
         });
         self.asked.push_back(Asked { ids, subscribes: true, answer });
     }
@@ -102,9 +113,9 @@ impl Connection {
 
     /// Has a question answered where blocking does no harm.
     pub(super) fn ask(&mut self, verb: Verb, ids: Ids) {
-        let shared = Arc::clone(&self.shared);
+        let (shared, caller) = (Arc::clone(&self.shared), self.caller.clone());
         let answer = tokio::task::spawn_blocking(move || {
-            let (verb, mut share) = (answer(&shared, verb), shared.options.memory.share());
+            let (verb, mut share) = (answer(&shared, &caller, verb), shared.options.memory.share());
             let bytes = bulk_bytes(&verb);
             if !share.allows(bytes) {
                 let why = share.budget().out_of_memory();
@@ -133,18 +144,23 @@ impl Connection {
     fn answered(&mut self, answer: Answer, ids: Ids) {
         match answer {
             Answer::Verb(verb, _share) => self.put(verb, ids),
-            Answer::Subscribed(subscription, credit) => self.follow(*subscription, credit, ids),
+            Answer::Subscribed(followed, credit) => self.follow(*followed, credit, ids),
             Answer::Joined(new) => self.joined(*new, ids),
         }
     }
 
-    pub(super) fn follow(&mut self, subscription: Subscription, credit: (u64, u64), ids: Ids) {
+    pub(super) fn follow(
+        &mut self,
+        (subscription, pattern, held): (Subscription, Pattern, Held),
+        credit: (u64, u64),
+        ids: Ids,
+    ) {
         if self.stage != Stage::Open {
             return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
         }
         let number = self.next_follow;
         self.next_follow += 1;
-        let followed = Followed::new(number, subscription, credit, &self.ready);
+        let followed = Followed::new(number, (subscription, pattern, held), credit, &self.ready);
         self.put(Subscribed { subscription: number, token: followed.token() }, ids);
         let mut follows = self.session.follows.lock().unwrap_or_else(PoisonError::into_inner);
         follows.add(number, (followed.broker_id(), followed.by_topic()));

@@ -8,13 +8,9 @@ use gapless_protocol::{
 };
 
 use super::publish::Due;
-use super::{Connection, Stage};
+use super::{Connection, Stage, rights};
 use crate::answers::topic_error;
 use crate::native::requests::client_list;
-
-/// Said to a client that wants to prove who it is: a token that is ignored would be trusted.
-const NO_TOKENS: &str = "this server checks no tokens yet, so it accepts none: connect without \
-                         one, and let only trusted clients reach the server";
 
 impl Connection {
     pub(super) fn handle(&mut self, frame: Frame) {
@@ -39,6 +35,11 @@ impl Connection {
             Ok(verb) => verb,
             Err(bad) => return self.bad_verb(&frame, &bad, ids),
         };
+        if self.stage != Stage::New
+            && let Err(refused) = rights::check(&mut self.caller, &verb)
+        {
+            return self.not_allowed(&verb, &refused, ids);
+        }
         match (self.stage, verb) {
             (Stage::New, Verb::Hello(hello)) => self.welcome(&hello, ids),
             (Stage::New, _) => self.end_with(ErrorCode::NotHello, "say hello first", ids),
@@ -137,8 +138,8 @@ impl Connection {
             let why = format!("this server speaks version {VERSION}");
             return self.end_with(ErrorCode::VersionMismatch, why, ids);
         };
-        if hello.token.is_some() {
-            return self.end_with(ErrorCode::NotAuthenticated, NO_TOKENS, ids);
+        if !self.introduce(hello.token.as_deref(), ids) {
+            return;
         }
         self.features = hello.features.common(Features::GROUPS);
         let options = &self.shared.options;

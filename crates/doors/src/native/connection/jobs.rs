@@ -6,8 +6,10 @@
 
 use std::io;
 
+use gapless_core::Pattern;
+use gapless_core::rights::Right;
 use gapless_jobs::{Room, session};
-use gapless_protocol::Kind;
+use gapless_protocol::{ErrorCode, Ids, Kind};
 
 use super::{Connection, Stage};
 use crate::budget::Share;
@@ -39,9 +41,27 @@ impl Connection {
             && self.input.get(KIND_AT).is_some_and(|kind| hellos.contains(kind))
     }
 
+    /// Whether it may be handed to the leader. If not it is told why, and the connection ends. The
+    /// hello of jobs has no token: the certificate, the user of a Unix socket, or what is granted to
+    /// those who prove nothing decides, for all executables at once.
+    pub(super) fn may_use_jobs(&mut self) -> bool {
+        let submits = self.input.get(KIND_AT) == Some(&Kind::JobClientHello.number());
+        if !self.introduce(None, Ids::NONE) {
+            return false;
+        }
+        self.caller = self.caller.clone().keeping();
+        let right = if submits { Right::JobSubmit } else { Right::JobWork };
+        let all = Pattern::parse(">").expect("a pattern");
+        let may = self.caller.may_all(right, &all);
+        if let Err(denied) = &may {
+            self.end_with(ErrorCode::NotAuthorised, denied, Ids::NONE);
+        }
+        may.is_ok()
+    }
+
     /// Serves it until it ends or the door closes.
     pub(super) async fn serve_jobs(self: Box<Self>) {
-        let Self { shared, session, stream, input, .. } = *self;
+        let Self { shared, session, stream, input, caller, counted: _counted, .. } = *self;
         let Some(leader) = shared.jobs.clone() else { return };
         session.rename("jobs".to_owned());
         let rooms = [(), (), ()].map(|()| SharedRoom(shared.options.memory.share()));
@@ -54,6 +74,7 @@ impl Connection {
         let ended: io::Result<()> = tokio::select! {
             ended = serve => ended,
             () = shared.closed() => Ok(()),
+            why = caller.lost() => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
         };
         if let Err(error) = ended {
             tracing::debug!(session = session.number, %error, "a connection of jobs broke");

@@ -107,6 +107,11 @@ impl Connection {
 
     pub(super) fn publish_run(&mut self, run: PublishRun) {
         let PublishRun { topic, options, records, msg_ids, bytes } = run;
+        if !self.may_run(&topic, msg_ids.len(), records.bytes.len()) {
+            // Each is refused, or finds its quota, by itself.
+            self.alone = msg_ids.len();
+            return;
+        }
         match self.shared.broker.publish_run(&topic, records, &options) {
             Some(publishing) => {
                 self.input.advance(bytes);
