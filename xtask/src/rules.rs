@@ -51,6 +51,10 @@ const MAY_SLEEP: &[Exception] = &[
         reason: "the pauses between looks at a database",
     },
     Exception {
+        path: "crates/gapless/src/cmd/serve.rs",
+        reason: "tries again while the lock of a killed process is freed",
+    },
+    Exception {
         path: "crates/jobs/src/clock.rs",
         reason: "the timers of leases, attempts and looks at the machine",
     },

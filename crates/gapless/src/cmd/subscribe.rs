@@ -336,7 +336,7 @@ fn show_messages(
                 out.line(line)?;
             }
             Show::Lines if out.json => {
-                out.json_bytes(&line.json(&[("event", "message".into())]))?
+                out.json_bytes(&line.json(&[("event", "message".into())]))?;
             }
             Show::Lines => out.line(line.line(out.paint))?,
         }
