@@ -21,7 +21,7 @@ fn keyed(key: &str, body: impl Into<String>) -> Message {
 /// Publishes if the key's last seq is `expected`; the new seq, or the actual one.
 fn cas(broker: &Broker, topic: &str, message: &Message, expected: u64) -> Result<u64, u64> {
     let options = if_last(Expect::KeyLast(Seq(expected)));
-    match broker.publish(&name(topic), message, &options).wait().expect("the system is well") {
+    match when_there_is_room(broker, || broker.publish(&name(topic), message, &options)) {
         PublishAck::Accepted(accepted) => Ok(accepted.first.0),
         PublishAck::Rejected(RejectReason::ExpectedSeq { actual }) => Err(actual.0),
         other => panic!("{other:?}"),

@@ -94,11 +94,7 @@ async fn b10_a_relay_elsewhere_moves_every_row_once_though_it_is_killed() {
     let seqs = || -> Vec<u64> {
         let printed = text(&run(&sub).stdout);
         let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let seq = |message: Value| {
-            let mut headers = message["headers"].as_array()?.iter();
-            let seq = headers.find(|header| header["name"] == "outbox-seq")?;
-            seq["value"].as_str()?.parse().ok()
-        };
+        let seq = |message: Value| message["headers"]["outbox-seq"].as_str()?.parse().ok();
         messages.filter_map(seq).collect()
     };
     eventually("every row arrives", async || seqs().len() >= all.len()).await;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gapless_broker::{
     Broker, BrokerOptions, Delivered, Delivery, FollowError, GapNotice, JournalOptions,
-    ManualClock, Messages, Subscription,
+    ManualClock, Messages, Subscription, block_on,
 };
 use gapless_core::{
     Accepted, Message, Pattern, PublishAck, PublishOptions, RejectReason, Seq, Storage, Timestamp,
@@ -92,8 +92,22 @@ pub(crate) fn on_disk(folder: &std::path::Path) -> BrokerOptions {
 
 /// Publishes one message and tells where it stands.
 pub(crate) fn publish(broker: &Broker, topic: &str, message: &Message) -> Accepted {
-    let ack = broker.publish(&name(topic), message, &PublishOptions::default()).wait();
-    accepted(ack.expect("the system is well"))
+    accepted(when_there_is_room(broker, || {
+        broker.publish(&name(topic), message, &PublishOptions::default())
+    }))
+}
+
+/// Publishes, and again when there is room: small journals are busy at times.
+pub(crate) fn when_there_is_room(
+    broker: &Broker,
+    publish: impl Fn() -> gapless_broker::Publishing,
+) -> PublishAck {
+    loop {
+        match publish().wait().expect("the system is well") {
+            PublishAck::Rejected(RejectReason::QueueFull) => block_on(broker.room()),
+            ack => return ack,
+        }
+    }
 }
 
 pub(crate) fn text(broker: &Broker, topic: &str, body: impl Into<String>) -> Accepted {
