@@ -25,12 +25,15 @@ impl Rate {
     /// Takes `count`, or tells how long to wait before it can be taken; then nothing was taken.
     /// `now` never goes back.
     pub fn take(&mut self, count: u64, now: Duration) -> Result<(), Duration> {
-        let nanos = u128::from(count) * 1_000_000_000 / u128::from(self.per_second.max(1));
+        if self.per_second == 0 {
+            return if count == 0 { Ok(()) } else { Err(BURST) };
+        }
+        let nanos = u128::from(count) * 1_000_000_000 / u128::from(self.per_second);
         let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let begin = self.paid.max(now);
         let paid = begin.saturating_add(cost);
         let fits = paid.saturating_sub(now) <= BURST;
-        if fits || (begin == now && self.per_second > 0) {
+        if fits || begin == now {
             self.paid = paid;
             return Ok(());
         }
