@@ -119,3 +119,29 @@ async fn a_standby_that_is_promoted_without_all_rows_tells_those_who_saw_more() 
     let batch = seen(&standby, "slow").await.expect("rows");
     assert!(batch.rows[0].seq > 1_000_000, "numbers of the lost server are not given again");
 }
+
+/// A plain `SELECT` from the sequence reads it without its lock and can see numbers that are not
+/// drawn yet, for an instant; a bound made of them would pass over rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b9_the_last_number_drawn_never_goes_back_while_writers_draw() {
+    let server = Postgres::start().await;
+    gapless_outbox::install(&server.database(), &Default::default()).await.expect("installed");
+    let looking = server.client().await;
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let client = server.client().await;
+        writers.spawn(async move {
+            let draw = "SELECT count(nextval('gapless.outbox_seq_seq'))
+                        FROM generate_series(1, 400000)";
+            client.batch_execute(draw).await.expect("numbers");
+        });
+    }
+    let (mut known, mut looks) = (0, 0_u64);
+    while writers.try_join_next().is_none() {
+        let row = looking.query_one("SELECT drawn FROM gapless.look()", &[]).await.expect("a look");
+        let drawn: i64 = row.get(0);
+        assert!(known <= drawn, "{drawn} after {known}");
+        (known, looks) = (drawn, looks + 1);
+    }
+    assert!(looks > 10 && known > 0, "{looks} looks, {known} numbers");
+}

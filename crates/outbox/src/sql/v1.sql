@@ -318,8 +318,11 @@ $body$;
 CREATE FUNCTION {schema}.look(OUT life text, OUT drawn bigint, OUT holders text)
 LANGUAGE plpgsql AS $body$
 BEGIN
-    SELECT replace(l.id::text, '-', ''), CASE WHEN is_called THEN last_value ELSE 0 END
-    INTO look.life, look.drawn FROM {schema}.{outbox}_seq_seq, {schema}.life l;
+    -- A SELECT from the sequence reads it without its lock: while nextval logs ahead, it can see
+    -- up to 32 numbers that are not drawn yet, and later ones would be passed over.
+    SELECT replace(l.id::text, '-', ''),
+           coalesce(pg_sequence_last_value('{schema}.{outbox}_seq_seq'::regclass), 0)
+    INTO look.life, look.drawn FROM {schema}.life l;
     SELECT string_agg(
         DISTINCT CASE WHEN pid IS NULL THEN 'prepared ' ELSE '' END || virtualtransaction, ','
     )
