@@ -90,6 +90,8 @@ keys! {
     "jobs.lease_ms" = "15000", "how long a worker may be silent about a job before another gets it, \
         at least 3000";
     "jobs.keep_results_ms" = "86400000", "how long an ended job and its result are kept";
+    "jobs.routes" = "", "executables that other leaders lead, and who they are: \
+        render=10.0.0.5:4281,train=10.0.0.6:4281; * is every executable";
     "outbox.dsn" = "", "PostgreSQL database whose outbox is moved into topics; empty for none";
     "outbox.password_file" = "", "file whose first line is the password for it; empty for \
         PGPASSWORD";

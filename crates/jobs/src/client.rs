@@ -18,6 +18,7 @@ use gapless_core::job::multi::{Effect, Input, Multi, MultiOptions, Policy};
 use gapless_protocol::{Decoder, Frame, FrameLimit, Kind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::clock::{self, Instant};
@@ -339,6 +340,7 @@ impl Task {
             desired_parallelism: share,
             weight: 1,
             observer: false,
+            routed: false,
         };
         let payload = serde_json::to_vec(&hello).expect("a hello is plain data");
         let hello = encoded(Kind::JobClientHello, [0; 16], payload.into());
@@ -359,19 +361,7 @@ async fn converse(
     hello: &Bytes,
     inbox: &mpsc::Sender<News>,
 ) -> io::Result<()> {
-    let connect = async {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let (mut input, mut output) = stream.into_split();
-        output.write_all(hello).await?;
-        let mut read = BytesMut::new();
-        let welcome = next_frame(&mut input, &mut read).await?;
-        match welcome.map(|frame| frame.kind) {
-            Some(kind) if kind == Kind::JobWelcome.number() => Ok((input, output, read)),
-            _ => Err(io::Error::other("the leader did not welcome this client")),
-        }
-    };
-    let (mut input, mut output, mut read) = tokio::time::timeout(CONNECT_WAIT, connect).await??;
+    let Greeted { mut input, mut output, mut read } = greet(address, hello).await?;
     let (out, mut frames) = mpsc::channel::<Bytes>(OUT_MAX);
     if inbox.send(News::Connected(at, out)).await.is_err() {
         return Ok(());
@@ -394,6 +384,31 @@ async fn converse(
         ended = write => ended,
         ended = read => ended,
     }
+}
+
+/// A connection to a leader that has welcomed this client.
+pub(crate) struct Greeted {
+    pub(crate) input: OwnedReadHalf,
+    pub(crate) output: OwnedWriteHalf,
+    /// What was read and is no whole frame yet.
+    pub(crate) read: BytesMut,
+}
+
+/// Connects to a leader, in time.
+pub(crate) async fn greet(address: &str, hello: &[u8]) -> io::Result<Greeted> {
+    let connect = async {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (mut input, mut output) = stream.into_split();
+        output.write_all(hello).await?;
+        let mut read = BytesMut::new();
+        let welcome = next_frame(&mut input, &mut read).await?;
+        match welcome.map(|frame| frame.kind) {
+            Some(kind) if kind == Kind::JobWelcome.number() => Ok(Greeted { input, output, read }),
+            _ => Err(io::Error::other("the leader did not welcome this client")),
+        }
+    };
+    tokio::time::timeout(CONNECT_WAIT, connect).await?
 }
 
 /// The next frame; `None` at the end of the connection.

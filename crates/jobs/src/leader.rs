@@ -26,6 +26,7 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use crate::error::JobsError;
 use crate::log::Logs;
+use crate::route::Routes;
 use crate::shown::{JobLog, JobShown, NAMES_SHOWN_MAX, Overview};
 use crate::store::{Changes, Store};
 use crate::tally::{Event, Tally};
@@ -204,6 +205,7 @@ pub struct Leader {
     next_session: Arc<std::sync::atomic::AtomicU64>,
     epoch: Arc<str>,
     lease: Duration,
+    routes: Routes,
 }
 
 impl Leader {
@@ -234,9 +236,21 @@ impl Leader {
             // Without the opening: a worker goes on with its attempts when the leader is back.
             epoch: format!("{:08x}", broker.epoch().store()).into(),
             lease: options.limits.lease,
+            routes: Routes::default(),
         };
         tokio::spawn(task.run(asks));
         Ok(leader)
+    }
+
+    /// The same leader, which passes on jobs that others lead.
+    #[must_use]
+    pub fn with_routes(self, routes: Routes) -> Self {
+        Self { routes, ..self }
+    }
+
+    /// Which jobs others lead.
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
     }
 
     /// Sees to it that what is asked can be stored; before anything is asked for a connection.

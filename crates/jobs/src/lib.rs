@@ -7,7 +7,8 @@
 //!
 //! - [`wire`]: what travels: frames with JSON in them.
 //! - [`leader`]: the task that owns the machine.
-//! - [`session`]: a connection of a client or worker, at the leader.
+//! - [`session`]: a connection of a client or worker, at the leader; `route`: jobs that another
+//!   leader leads.
 //! - [`visit`]: those who look and manage, and workers without a connection.
 //! - `store`: jobs as messages; `log`: what running jobs wrote; `tally`: what is counted.
 //! - [`shown`]: jobs as people see them; [`names`]: their fields as other interfaces spell them.
@@ -32,6 +33,7 @@ pub mod manage;
 pub mod names;
 mod program;
 mod room;
+mod route;
 mod run;
 mod runner;
 pub mod session;
@@ -51,6 +53,7 @@ pub use handler::{Failure, Job, Worker};
 pub use isolate::Sandbox;
 pub use leader::{JobView, Leader, LeaderOptions};
 pub use room::Room;
+pub use route::Routes;
 pub use run::{RunLimits, RunOptions};
 pub use runner::serve_worker;
 pub use worker::{WorkerOptions, work};

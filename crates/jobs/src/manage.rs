@@ -68,6 +68,7 @@ impl Manager {
             desired_parallelism: 1,
             weight: 1,
             observer: true,
+            routed: false,
         };
         let payload = serde_json::to_vec(&hello).expect("a hello is plain data");
         manager.output.write_all(&encoded(Kind::JobClientHello, [0; 16], payload.into())).await?;

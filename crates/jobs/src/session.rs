@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use crate::leader::{Ask, Leader, Tell};
 use crate::log::PIECE_BYTES_MAX;
 use crate::room::{Owed, Room};
+use crate::route::{Forward, PASSED_MAX};
 use crate::shown::{JobPage, JobQuery, PAGE_DEFAULT, PAGE_MAX, Question};
 use crate::wire::{
     AttemptRef, Attempts, CAP_MAX, ClientConfig, JobAnswer, JobRef, JobRequest, JobResult,
@@ -81,8 +82,10 @@ where
     }
     output.stream.write_all(&wait).await?;
     let (replies, mut more) = mpsc::channel(REPLIES_MAX);
-    let reader = read_all(&mut input, session, (&leader, &owed), replies);
-    let writer = write_all(&mut output, (&mut tells, &mut more), &leader, &owed);
+    let (passed, mut back) = mpsc::channel(PASSED_MAX);
+    let forward = Forward::new(&leader, &hello, passed);
+    let reader = read_all(&mut input, session, (&leader, forward, &owed), replies);
+    let writer = write_all(&mut output, (&mut tells, &mut more, &mut back), &leader, &owed);
     let ended = tokio::select! {
         ended = reader => ended,
         ended = writer => ended,
@@ -183,15 +186,20 @@ fn introduce(
 }
 
 /// What is written beside what the leader tells: a kind, what it answers, and a payload.
-type Reply = (Kind, [u8; 16], Vec<u8>);
+pub(crate) type Reply = (Kind, [u8; 16], Vec<u8>);
 
 async fn read_all<S: AsyncRead + Unpin, R: Room>(
     input: &mut Input<S, R>,
     session: Session,
-    (leader, owed): (&Leader, &Owed<R>),
+    (leader, mut forward, owed): (&Leader, Option<Forward>, &Owed<R>),
     replies: mpsc::Sender<Reply>,
 ) -> io::Result<()> {
     while let Some(frame) = input.frame().await? {
+        if let Some(forward) = &mut forward
+            && forward.take(&frame, owed).await
+        {
+            continue;
+        }
         if frame.kind == Kind::JobQuery.number() {
             let reply = answer(&frame, session, leader).await;
             if let Some(reply) = reply
@@ -359,7 +367,11 @@ fn job_of(payload: &[u8]) -> Result<JobId, String> {
 
 async fn write_all<W: AsyncWrite + Unpin, R: Room>(
     output: &mut Output<W, R>,
-    (tells, replies): (&mut mpsc::Receiver<Tell>, &mut mpsc::Receiver<Reply>),
+    (tells, replies, passed): (
+        &mut mpsc::Receiver<Tell>,
+        &mut mpsc::Receiver<Reply>,
+        &mut mpsc::Receiver<Option<Reply>>,
+    ),
     leader: &Leader,
     owed: &Owed<R>,
 ) -> io::Result<()> {
@@ -372,6 +384,15 @@ async fn write_all<W: AsyncWrite + Unpin, R: Room>(
                 None => return Ok(()),
             },
             Some((kind, id, payload)) = replies.recv() => put(&mut wait, kind, id, &[], &payload),
+            Some(passed) = passed.recv() => match passed {
+                Some((kind, id, payload)) => {
+                    if kind == Kind::JobAnswer {
+                        owed.answered(JobId(u128::from_be_bytes(id)));
+                    }
+                    put(&mut wait, kind, id, &[], &payload);
+                }
+                None => open = false,
+            },
         }
         while open && wait.len() < WRITE_BYTES {
             let Ok(tell) = tells.try_recv() else { break };
@@ -493,7 +514,7 @@ fn put_error(out: &mut BytesMut, corr_id: [u8; 16], why: &str) {
 }
 
 /// The answer to what was refused, or could not be understood.
-fn refusal(why: &str) -> Vec<u8> {
+pub(crate) fn refusal(why: &str) -> Vec<u8> {
     json(&JobAnswer {
         job_id: String::new(),
         accepted: false,

@@ -82,6 +82,11 @@ impl Observer {
     /// When it was refused, or the leader cannot take it.
     pub async fn submit(&mut self, spec: Spec, request: Bytes) -> Result<bool, VisitError> {
         let job = spec.id;
+        // Only connections are passed on to other leaders; here it would wait for ever.
+        if let Some(leader) = self.leader.routes().leader_of(&spec.exec) {
+            let why = format!("jobs of {} are led by {leader}: submit it there", spec.exec);
+            return Err(VisitError::Refused(why));
+        }
         match self.call(job, Ask::Submit(Box::new(spec), request)).await? {
             Tell::Submitted { known, .. } => Ok(known),
             _ => Ok(false),

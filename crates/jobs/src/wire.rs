@@ -57,6 +57,9 @@ pub struct ClientConfig {
     /// It has no jobs of its own: it looks and manages.
     #[serde(default, skip_serializing_if = "is_false")]
     pub observer: bool,
+    /// Another leader passes its jobs on to this one; they are not passed on again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub routed: bool,
 }
 
 /// The first message of a worker. The subject of its frame is the pattern it takes jobs by.

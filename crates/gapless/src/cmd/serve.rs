@@ -12,7 +12,7 @@ use gapless_core::job::leader::Limits;
 use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
 use gapless_doors::native::{NativeDoor, NativeOptions};
 use gapless_doors::{Auth, AuthOptions, Budget, Connections};
-use gapless_jobs::{Leader, LeaderOptions};
+use gapless_jobs::{Leader, LeaderOptions, Routes};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
 use serde_json::json;
@@ -123,6 +123,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     let mut http_options = http_options(config, &memory)?;
     check_addresses(config)?;
     leader_options(config)?;
+    job_routes(config)?;
     let shares = OpenFiles::within(open_files);
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
     if shares.connections < wanted {
@@ -291,11 +292,15 @@ fn switch(config: &Config, key: &'static str) -> Result<bool, ConfigError> {
 /// Starts the leader of jobs, unless it is switched off.
 async fn lead_jobs(config: &Config, broker: &Broker) -> Result<Option<Leader>, Failure> {
     let Some(options) = leader_options(config)? else { return Ok(None) };
-    let leader = Leader::start(broker, options).await;
-    leader.map(Some).map_err(|error| {
+    let leader = Leader::start(broker, options).await.map_err(|error| {
         Failure::failed(format!("jobs cannot be led: {error}"))
             .hint("start without them: --set jobs.enabled=false")
-    })
+    })?;
+    Ok(Some(leader.with_routes(job_routes(config)?)))
+}
+
+fn job_routes(config: &Config) -> Result<Routes, ConfigError> {
+    config.text("jobs.routes").parse().map_err(|why: String| config.bad("jobs.routes", &why))
 }
 
 fn leader_options(config: &Config) -> Result<Option<LeaderOptions>, ConfigError> {
@@ -530,6 +535,7 @@ mod tests {
             assert!(error.contains(flag.split('=').next().unwrap()), "{error}");
         }
         assert!(leader_options(&config(&["jobs.enabled=false"])).unwrap().is_none());
+        assert!(job_routes(&config(&["jobs.routes=render"])).is_err());
         assert_eq!(memory_budget(&config(&[])).unwrap(), Budget::default());
         assert!(memory_budget(&config(&["limits.memory_bytes=1"])).is_err());
         let some = memory_budget(&config(&["limits.memory_bytes=99999999"])).unwrap();
