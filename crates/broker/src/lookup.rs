@@ -19,7 +19,6 @@ impl Broker {
     /// When there is no such topic, or history cannot be read.
     pub fn latest(&self, topic: &TopicName, key: &[u8]) -> Result<Option<Delivered>, TopicError> {
         let cell = self.inner.cell(topic)?;
-        self.inner.enforce_age(&cell, self.inner.clock.now())?;
         let newest = self.inner.latest_of_key(&cell, key)?;
         match newest {
             Some((seq, false)) => Ok(self.inner.read_one(&cell, seq)?),
@@ -33,7 +32,6 @@ impl Broker {
     /// When there is no such topic, or history cannot be read.
     pub fn read(&self, topic: &TopicName, seq: Seq) -> Result<Option<Delivered>, TopicError> {
         let cell = self.inner.cell(topic)?;
-        self.inner.enforce_age(&cell, self.inner.clock.now())?;
         Ok(self.inner.read_one(&cell, seq)?)
     }
 }
@@ -80,6 +78,10 @@ impl Inner {
         let now = self.clock.now();
         let found = batch.records().find(|record| batch.seq_of(record) == seq);
         let found = found.filter(|record| !batch.is_expired(record, now));
+        let stored = found.as_ref().map(|_| batch.time());
+        if cell.lock().kept().gone(seq, stored, now).is_some() {
+            return Ok(None);
+        }
         Ok(found.map(|record| Delivered {
             seq,
             position: batch.position_of(&record),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use gapless_core::group::op::Stop;
 use gapless_core::group::{Effect, Granted, Input};
 use gapless_core::{
-    Durability, GapNotice, GapReason, Lease, MemberId, MemberInfo, Position, PubSubError, Seq,
+    Durability, GapNotice, GapReason, Kept, Lease, MemberId, MemberInfo, Position, PubSubError, Seq,
     Timestamp, TopicName,
 };
 use gapless_journal::{ReadError, Ticket};
@@ -594,19 +594,12 @@ impl Member {
         let inner = Arc::clone(&self.handle.inner);
         let first = grants.first()?;
         let now = inner.clock.now();
-        // Past its age it is gone, whether or not the keeper has come to it (C4).
-        let (floor, age) = match inner.topics.by_id(first.topic) {
-            Some(cell) => {
-                let topic = cell.lock();
-                (topic.first(), topic.settings.retention.age)
-            }
-            None => (Seq(u64::MAX), None),
-        };
-        let is_old = |time: Timestamp| age.is_some_and(|age| time.after(age) <= now);
+        let kept = inner.topics.by_id(first.topic).map(|cell| cell.lock().kept());
+        let all_kept = |kept: &Kept| first.seq >= kept.first && kept.age.is_none();
         let mut leases = Vec::with_capacity(grants.len());
         // What is gone is the oldest of them.
         let mut from = first.seq;
-        if first.seq >= floor && age.is_none() && messages.is_alive() {
+        if kept.as_ref().is_some_and(all_kept) && messages.is_alive() {
             leases.extend(grants.iter().map(|grant| grant.lease));
         } else {
             let name = messages.topic().clone();
@@ -619,14 +612,17 @@ impl Member {
                     let found = alive.binary_search_by_key(&seq, |(seq, _)| *seq);
                     let time = found.ok().map(|at| alive[at].1);
                     let one = Granted { lease, seq, ..*grant };
-                    if seq < floor || time.is_some_and(is_old) {
-                        from = from.max(seq.next());
-                        self.gone(state, one, GapReason::Retention, Some(name.clone()));
-                    } else if time.is_none() {
-                        self.gone(state, one, GapReason::Expiry, Some(name.clone()));
-                    } else {
+                    // With its topic all of it is gone.
+                    let gone =
+                        kept.map_or(Some(GapReason::Purge), |kept| kept.gone(seq, time, now));
+                    let Some(reason) = gone else {
                         leases.push(lease);
+                        continue;
+                    };
+                    if !is_no_loss(reason) {
+                        from = from.max(seq.next());
                     }
+                    self.gone(state, one, reason, Some(name.clone()));
                 }
             }
         }
@@ -651,7 +647,7 @@ impl Member {
             tracing::warn!(group = group.name.as_str(), %error, "a gap must wait");
             return;
         }
-        if reason == GapReason::Expiry {
+        if is_no_loss(reason) {
             return;
         }
         state.totals.lost += lease.count();
@@ -676,6 +672,12 @@ impl Member {
             tracing::warn!(group = group.name.as_str(), %error, "a gap must wait");
         }
     }
+}
+
+/// Whether messages that are gone for this reason are no gap for a group: what its publisher, or
+/// the topic's compaction, took back is not to be processed.
+fn is_no_loss(reason: GapReason) -> bool {
+    matches!(reason, GapReason::Expiry | GapReason::Compaction)
 }
 
 /// A place in the line of those who wait, given up when nobody waits there any more.

@@ -140,14 +140,15 @@ impl Inner {
             return Ok(Reread::Look);
         }
         // Neither in memory nor in segments any more; or it has moved between them.
-        let (first, tail, next) = {
+        let (kept, tail, next) = {
             let topic = cell.lock();
-            (topic.first(), topic.view().tail, topic.next())
+            (topic.kept(), topic.view().tail, topic.next())
         };
+        let first = kept.first;
         if first <= from && (from < tail || from >= next) {
             return Err(ReadError::Missing { topic: cell.id, seq: from });
         }
-        let (count, reason) = (first.distance(from), GapReason::Retention);
+        let (count, reason) = (first.distance(from), kept.floor_reason);
         let topic = Some(cell.name.clone());
         Ok(if count > 0 { Reread::Gone { count, reason, topic } } else { Reread::Look })
     }

@@ -265,3 +265,19 @@ fn c4_time_that_goes_back_neither_loses_nor_revives_messages() {
     // Far behind, so that the time follows it.
     assert_eq!(broker.read(&name("t"), Seq(3)).unwrap().unwrap().time, Timestamp(10));
 }
+
+#[test]
+fn c4_a_look_up_past_the_age_finds_nothing_and_writes_nothing() {
+    let world = World::new(41);
+    let broker = world.open();
+    let retention = Retention { age: Some(Duration::from_millis(100)), ..Retention::default() };
+    let settings = TopicSettings { retention, ..TopicSettings::default() };
+    broker.create_topic(&name("t"), settings).expect("there is room");
+    publish(&broker, "t", &Message::new("old").with_key("k"));
+    world.advance(99);
+    assert!(broker.read(&name("t"), Seq(1)).expect("it can be read").is_some());
+    world.advance(1);
+    assert_eq!(broker.read(&name("t"), Seq(1)).expect("it can be read"), None);
+    assert_eq!(broker.latest(&name("t"), b"k").expect("it can be read"), None);
+    assert_eq!(broker.journal_stats().waiting_bytes, 0, "reading puts nothing into the journal");
+}

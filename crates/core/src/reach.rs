@@ -44,22 +44,22 @@ pub enum Reach {
 impl Kept {
     /// How the seqs of an entry from `from` on, one of them, go on.
     pub fn reach(&self, header: &EntryHeader, from: Seq, now: Timestamp) -> Reach {
+        let stored = (header.count > 0).then_some(header.time);
+        let Some(reason) = self.gone(from, stored, now) else { return Reach::Deliver };
         let last = header.last_seq();
-        if from < self.first {
-            return Reach::Gone { to: last.min(self.first.prev()), reason: self.floor_reason };
-        }
-        if header.count == 0 {
-            return Reach::Gone { to: last, reason: self.hole_reason() };
-        }
-        if self.is_aged(header.time, now) {
-            return Reach::Gone { to: last, reason: GapReason::Retention };
-        }
-        Reach::Deliver
+        let to = if from < self.first { last.min(self.first.prev()) } else { last };
+        Reach::Gone { to, reason }
     }
 
-    /// Whether what was accepted at `time` is past its age.
-    pub fn is_aged(&self, time: Timestamp, now: Timestamp) -> bool {
-        self.age.is_some_and(|age| time.after(age) <= now)
+    /// Why a message may not be handed out; `None` when it may. `stored` is when it was accepted,
+    /// if it is still stored and has not expired.
+    pub fn gone(&self, seq: Seq, stored: Option<Timestamp>, now: Timestamp) -> Option<GapReason> {
+        if seq < self.first {
+            return Some(self.floor_reason);
+        }
+        let Some(time) = stored else { return Some(self.hole_reason()) };
+        let is_aged = self.age.is_some_and(|age| time.after(age) <= now);
+        is_aged.then_some(GapReason::Retention)
     }
 
     /// Why seqs that are not below the floor are missing. In a compacted topic some of them may
@@ -112,6 +112,15 @@ mod tests {
         assert_eq!(compacted.reach(&hole, Seq(2), now), gone(4, GapReason::Compaction));
         let plain = Kept { compacted: false, ..compacted };
         assert_eq!(plain.reach(&hole, Seq(2), now), gone(4, GapReason::Expiry));
+    }
+
+    #[test]
+    fn a_single_message_is_judged_as_its_entry_is() {
+        let now = Timestamp(1_050);
+        assert_eq!(kept(5).gone(Seq(4), Some(now), now), Some(GapReason::Purge));
+        assert_eq!(kept(5).gone(Seq(5), None, now), Some(GapReason::Compaction));
+        assert_eq!(kept(5).gone(Seq(5), Some(Timestamp(950)), now), Some(GapReason::Retention));
+        assert_eq!(kept(5).gone(Seq(5), Some(Timestamp(951)), now), None);
     }
 
     proptest! {

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use gapless_core::outbox::fence::Fence;
 use gapless_core::{
-    Amount, Batcher, BatcherLimits, Credit, Cursor, DedupWindow, Expect, FailReason, GapReason,
-    Group, Link, Seq, Start, Subscriber, Sweep, Timestamp, Topic, View, batcher, credit, cursor,
-    subscriber, topic,
+    Batcher, BatcherLimits, Cursor, DedupWindow, Expect, FailReason, GapReason, Group, Link, Seq,
+    Start, Subscriber, Sweep, Timestamp, Topic, View, batcher, cursor, subscriber, topic,
 };
 
 /// One machine of a story.
@@ -22,7 +21,6 @@ pub(crate) enum Machine {
     Topic(Topic),
     Cursor(Cursor, View),
     Batcher(Batcher),
-    Credit(Credit),
     Subscriber(Subscriber),
     Link(Link),
     Group(Box<Group>),
@@ -58,10 +56,6 @@ impl<'a> Words<'a> {
 
     fn millis(&self, name: &str) -> Duration {
         Duration::from_millis(self.number(name))
-    }
-
-    fn amount(&self) -> Amount {
-        Amount { messages: self.number("messages"), bytes: self.number("bytes") }
     }
 
     fn view(&self) -> View {
@@ -125,7 +119,6 @@ impl Machine {
                 };
                 Self::Batcher(Batcher::new(limits).expect("good limits"))
             }
-            "credit" => Self::Credit(Credit::new(words.amount()).expect("a window")),
             "subscriber" => Self::Subscriber(Subscriber::new(words.millis("ttl"))),
             "link" => Self::Link(link::new(&words)),
             "group" => Self::Group(Box::new(group::new(&words))),
@@ -146,7 +139,6 @@ impl Machine {
             Self::Topic(machine) => run_topic(machine, now, verb, &words),
             Self::Cursor(machine, view) => run_cursor(machine, view, now, verb, &words),
             Self::Batcher(machine) => run_batcher(machine, now, verb, &words),
-            Self::Credit(machine) => run_credit(machine, now, verb, &words),
             Self::Subscriber(machine) => run_subscriber(machine, now, verb, &words),
             Self::Link(machine) => link::run(machine, now, verb, &words),
             Self::Group(machine) => group::run(machine, now, verb, &words),
@@ -258,19 +250,6 @@ fn run_batcher(machine: &mut Batcher, now: Timestamp, verb: &str, words: &Words<
     machine.check();
     let due = machine.deadline().map_or("none".into(), |due| due.to_string());
     trace(&effects, &format!("queued {}, due {due}", machine.queued()))
-}
-
-fn run_credit(machine: &mut Credit, now: Timestamp, verb: &str, words: &Words<'_>) -> String {
-    let input = match verb {
-        "grant" => credit::Input::Grant(words.amount()),
-        "take" => credit::Input::Take(words.amount()),
-        other => panic!("a credit has no {other}"),
-    };
-    let mut effects = Vec::new();
-    machine.step(now, input, &mut effects);
-    machine.check();
-    let left = machine.left();
-    trace(&effects, &format!("{} messages, {} bytes left", left.messages, left.bytes))
 }
 
 fn run_subscriber(
