@@ -604,7 +604,9 @@ impl World {
         }
         let expected = wanted.and_then(|seq| Some((seq, model.at(seq).cloned()?)));
         let expected = expected.filter(|(seq, message)| {
-            let is_gone = *seq < self.floor(topic) || message.is_expired(now);
+            let age = model.settings.retention.age;
+            let is_aged = age.is_some_and(|age| message.time.after(age) <= now);
+            let is_gone = *seq < self.floor(topic) || is_aged || message.is_expired(now);
             let removed = by_key && message.is_tombstone();
             *seq <= self.visible[&topic] && !is_gone && !removed
         });
