@@ -212,6 +212,7 @@ impl World {
             self.step += 1;
             self.act()?;
             self.settle_trouble()?;
+            self.broker().check();
             let (writes, syncs, ways) = (self.fs.writes(), self.fs.syncs(), self.model.ways());
             self.note(format_args!("  disk {writes} {syncs}, ways {ways}"));
         }

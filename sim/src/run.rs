@@ -82,10 +82,19 @@ impl World {
             self.note(format_args!("{action:?}"));
             self.act(action)?;
             self.settle_trouble()?;
+            self.check_machines();
             self.trace_numbers();
         }
         self.step += 1;
         self.come_to_rest()
+    }
+
+    /// Every machine is as it must be.
+    fn check_machines(&self) {
+        if let Some(broker) = &self.broker {
+            broker.check();
+        }
+        self.followers.iter().for_each(|follower| follower.subscription.check());
     }
 
     fn act(&mut self, action: Action) -> Checked {

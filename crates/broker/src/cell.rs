@@ -17,6 +17,7 @@ use gapless_core::{
 };
 use gapless_journal::{Lsn, Sink};
 
+use crate::checked::after_topic_step;
 use crate::delayed::Waiting;
 use crate::slices::{Slice, Slices};
 
@@ -188,6 +189,7 @@ impl CellState {
     pub(crate) fn step(&mut self, now: Timestamp, input: Input<'_>) -> Option<Effect> {
         let mut effects = Vec::new();
         self.machine.step(now, input, &mut effects);
+        after_topic_step(&self.machine);
         effects.pop()
     }
 

@@ -115,6 +115,11 @@ impl PatternFollower {
         shared.place.store(self.sweep.next().prev().0, Ordering::Relaxed);
     }
 
+    /// Asserts what must always be true of the place.
+    pub(crate) fn check(&self) {
+        self.sweep.check();
+    }
+
     pub(crate) fn leave(&self, inner: &Inner, shared: &Shared) {
         inner.router.remove(&self.pattern, shared.id);
         // The journal may hold its waker, and with it a whole task, until the next frame.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gapless_core::cursor::{Effect, Input};
-use gapless_core::{Cursor, GapNotice, Position, Seq, Tally};
+use gapless_core::{Cursor, GapNotice, Position, Seq, Tally, Timestamp};
 use gapless_journal::{ReadError, TopicReader};
 
 use crate::broker::Inner;
@@ -60,6 +60,21 @@ impl TopicFollower {
 
     pub(crate) fn newest_only(&mut self, to: Seq) {
         self.newest_only_to = to;
+    }
+
+    /// Lets the place take a step.
+    fn step(&mut self, now: Timestamp, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.cursor.step(now, input, &mut effects);
+        if cfg!(debug_assertions) {
+            self.cursor.check();
+        }
+        effects
+    }
+
+    /// Asserts what must always be true of the place.
+    pub(crate) fn check(&self) {
+        self.cursor.check();
     }
 
     /// Everything of the topic up to here was handed out.
@@ -143,12 +158,7 @@ impl TopicFollower {
         if state.gone {
             return Err(FollowError::Deleted(cell.name.clone()));
         }
-        let mut effects = Vec::new();
-        self.cursor.step(now, Input::Look(state.view()), &mut effects);
-        if cfg!(debug_assertions) {
-            self.cursor.check();
-        }
-        for effect in effects {
+        for effect in self.step(now, Input::Look(state.view())) {
             match effect {
                 Effect::CaughtUp => {
                     self.recovering = false;
@@ -235,8 +245,7 @@ impl TopicFollower {
             parts = inner.newest_of_keys(&self.cell, parts, self.newest_only_to)?;
             beyond = true;
         }
-        let took = Input::Took { from, to };
-        self.cursor.step(now, took, &mut Vec::new());
+        self.step(now, Input::Took { from, to });
         shared.place.store(to.0, Ordering::Relaxed);
         if from > self.newest_only_to && tally.messages == 0 {
             let reason = self.cell.lock().kept().hole_reason();

@@ -23,6 +23,7 @@ use gapless_journal::{Append, Ticket};
 
 use crate::broker::Inner;
 use crate::cell::{headers, lock};
+use crate::checked::after_group_step;
 use crate::dead_letters::Redriving;
 use crate::delivery::Delivery;
 use crate::error::{FollowError, GroupError, begin_error};
@@ -83,7 +84,7 @@ pub(crate) enum Notice {
 
 /// Where the group reads.
 pub(crate) struct Source {
-    follower: Follower,
+    pub(crate) follower: Follower,
     shared: Arc<Shared>,
     place: Position,
 }
@@ -223,8 +224,7 @@ impl Inner {
         }
         let wanted_more = state.machine.wants_more();
         let now = self.clock.now();
-        let mut effects = Vec::new();
-        state.machine.step(now, input, &mut effects);
+        let effects = state.step(now, input);
         let mut stepped = Stepped::default();
         let mut writer = OpWriter::default();
         for effect in effects {
@@ -458,7 +458,7 @@ impl Inner {
                 let bytes_max = self.limits.group_read_ahead_bytes_max;
                 let runs = state.ahead.push(cell.id, &messages, hash, bytes_max);
                 let input = Input::Offer { runs: &runs, through };
-                state.machine.step(self.clock.now(), input, &mut Vec::new());
+                state.step(self.clock.now(), input);
                 if let Some(source) = &mut state.source {
                     source.place = source.place.max(through);
                 }
@@ -514,6 +514,14 @@ impl Inner {
 }
 
 impl GroupState {
+    /// Lets the machine take a step.
+    pub(crate) fn step(&mut self, now: Timestamp, input: Input<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.machine.step(now, input, &mut effects);
+        after_group_step(&self.machine);
+        effects
+    }
+
     /// Whether the source must be opened before it is read.
     pub(crate) fn needs_source(&self) -> bool {
         let frontier = self.machine.frontier();

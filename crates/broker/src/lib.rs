@@ -30,6 +30,7 @@
 mod admin;
 mod broker;
 mod cell;
+mod checked;
 mod clock;
 mod commit;
 mod counts;

@@ -16,8 +16,8 @@ use std::time::Duration;
 use gapless_core::group::op::Stop;
 use gapless_core::group::{Effect, Granted, Input};
 use gapless_core::{
-    Durability, GapNotice, GapReason, Kept, Lease, MemberId, MemberInfo, Position, PubSubError, Seq,
-    Timestamp, TopicName,
+    Durability, GapNotice, GapReason, Kept, Lease, MemberId, MemberInfo, Position, PubSubError,
+    Seq, Timestamp, TopicName,
 };
 use gapless_journal::{ReadError, Ticket};
 
@@ -222,8 +222,7 @@ impl MemberHandle {
             let refused = leases.iter().map(Lease::count).sum();
             return Extended { taken: 0, refused, deadline: now };
         }
-        let mut effects = Vec::new();
-        state.machine.step(now, Input::Extend { member: self.id, leases }, &mut effects);
+        let mut effects = state.step(now, Input::Extend { member: self.id, leases });
         self.inner.note_deadline(&self.group, &mut state);
         let deadline = now.after(state.machine.settings().lease);
         let (mut taken, mut refused) = (0, 0);
@@ -347,7 +346,7 @@ impl Member {
     pub fn set_window(&mut self, window: u32) {
         let mut state = self.handle.group.lock();
         let input = Input::Window { member: self.handle.id, window };
-        state.machine.step(self.handle.inner.clock.now(), input, &mut Vec::new());
+        state.step(self.handle.inner.clock.now(), input);
         let member = state.members.get_mut(&self.handle.id);
         if let Some(waker) = member.and_then(|member| member.full.take()) {
             waker.wake();
@@ -394,7 +393,7 @@ impl Member {
         let leave = |failed| Input::Leave { member: *id, failed };
         if inner.group_step(group, &mut state, (leave(failed), bytes)).is_err() {
             // It cannot be written down that they failed; then they did not.
-            state.machine.step(inner.clock.now(), leave(false), &mut Vec::new());
+            state.step(inner.clock.now(), leave(false));
         }
         state.members.remove(id);
         if state.members.is_empty() {
@@ -523,8 +522,7 @@ impl Member {
 
     fn take(&mut self, state: &mut GroupState, now: Timestamp) {
         let MemberHandle { inner, group, id } = &self.handle;
-        let mut effects = Vec::new();
-        state.machine.step(now, Input::Take { member: *id, max: TAKE_MAX }, &mut effects);
+        let effects = state.step(now, Input::Take { member: *id, max: TAKE_MAX });
         let mut taken = 0;
         let mut again = 0;
         let mut grants = VecDeque::new();
@@ -662,10 +660,11 @@ impl Member {
         };
         if let Some(cell) = cell {
             let topic = cell.lock();
-            if seq < topic.first() {
-                stop.to = stop.to.max(Some(topic.first().prev()));
+            let kept = topic.kept();
+            if seq < kept.first {
+                stop.to = stop.to.max(Some(kept.first.prev()));
                 stop.through = stop.through.max(topic.floor_position);
-                stop.reason = topic.machine.floor_reason();
+                stop.reason = kept.floor_reason;
             }
         }
         if let Err(error) = inner.group_gap(group, state, &stop) {

@@ -8,6 +8,7 @@ use gapless_core::{
 };
 
 use crate::cell::CellState;
+use crate::checked::after_topic_step;
 use crate::publish::Publishing;
 
 /// What the records of a publish are answered.
@@ -41,6 +42,7 @@ pub(crate) fn offer(
     let mut effects = Vec::new();
     let input = Input::Offer { count: records.count, ids: &ids, expect, key_last };
     state.machine.step(now, input, &mut effects);
+    after_topic_step(&state.machine);
     let mut numbers = Numbers { count: records.count, first: Seq(0), known: Vec::new() };
     for effect in effects {
         match effect {

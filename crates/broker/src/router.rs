@@ -171,6 +171,11 @@ impl Router {
         }
     }
 
+    /// Asserts what must always be true of the index.
+    pub(crate) fn check(&self) {
+        self.index.read().unwrap_or_else(PoisonError::into_inner).check();
+    }
+
     /// Whether anybody follows any events.
     pub(crate) fn has_event_followers(&self) -> bool {
         self.event_followers.load(atomic::Ordering::Relaxed) > 0

@@ -130,12 +130,22 @@ impl Shared {
 pub struct Subscription {
     inner: Arc<Owner>,
     shared: Arc<Shared>,
-    follower: Follower,
+    pub(crate) follower: Follower,
 }
 
 pub(crate) enum Follower {
     Topic(Box<TopicFollower>),
     Pattern(Box<PatternFollower>),
+}
+
+impl Follower {
+    /// Asserts what must always be true of its place.
+    pub(crate) fn check(&self) {
+        match self {
+            Self::Topic(follower) => follower.check(),
+            Self::Pattern(follower) => follower.check(),
+        }
+    }
 }
 
 impl Subscription {
