@@ -268,6 +268,7 @@ impl Inner {
         settings: TopicSettings,
     ) -> Result<(Arc<Cell>, Option<Ticket>), TopicError> {
         settings.validate()?;
+        settings.check_in_force(&TopicSettings::default())?;
         if self.is_closed() {
             return Err(PubSubError::Stopped.into());
         }
@@ -319,6 +320,7 @@ impl Inner {
         let one_at_a_time = lock(&self.admin);
         let cell = self.cell(name)?;
         let before = Arc::clone(&cell.lock().settings);
+        settings.check_in_force(&before)?;
         if before.storage != settings.storage {
             return Err(TopicError::Storage(name.clone()));
         }

@@ -75,6 +75,10 @@ impl Inner {
     }
 
     pub(crate) fn commit_atomic(&self, mut atomic: Atomic, options: &PublishOptions) -> Publishing {
+        if !options.is_in_force() {
+            let name = atomic.parts.first().map_or_else(cells_name, |part| part.topic.clone());
+            return self.reject(&name, RejectReason::NotSupported);
+        }
         let mut parts = Vec::with_capacity(atomic.parts.len());
         for part in std::mem::take(&mut atomic.parts) {
             let records = match part.messages {

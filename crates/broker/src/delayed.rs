@@ -141,6 +141,9 @@ impl Inner {
         if topic.is_system() {
             return self.reject(topic, RejectReason::InvalidTopic);
         }
+        if !options.is_in_force() {
+            return self.reject(topic, RejectReason::NotSupported);
+        }
         let Some(target) = self.topics.find(topic) else {
             return self.reject(topic, RejectReason::UnknownTopic);
         };

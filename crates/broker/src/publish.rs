@@ -379,6 +379,9 @@ impl Broker {
         if topic.is_system() {
             return self.inner.refuse(topic, RejectReason::InvalidTopic, acks);
         }
+        if !options.is_in_force() {
+            return self.inner.refuse(topic, RejectReason::NotSupported, acks);
+        }
         if self.inner.is_closed() {
             return Publishing::failed(PubSubError::Stopped);
         }

@@ -6,10 +6,12 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use gapless_broker::{Broker, Delivery, FollowError, From, SubscribeError, TopicError, block_on};
+use gapless_broker::{
+    Atomic, Broker, Delivery, FollowError, From, SubscribeError, TopicError, block_on,
+};
 use gapless_core::{
-    DedupWindow, Durability, GapReason, Message, PublishOptions, Retention, Seq, SettingsError,
-    Storage, TopicSettings,
+    DedupWindow, DeliveryPolicy, Durability, GapReason, Message, PartitionBehavior, PublishAck,
+    PublishOptions, RejectReason, Retention, Seq, SettingsError, Storage, TopicSettings,
 };
 
 fn kept_for(count: u64) -> TopicSettings {
@@ -271,4 +273,41 @@ fn a_topic_that_somebody_else_just_creates_is_flushed_before_it_is_told() {
     broker.create_topic(&name("t"), TopicSettings::default()).unwrap();
     let broker = world.crash(broker, gapless_journal::faulty::CrashKind::Power);
     broker.describe_topic(&name("t")).unwrap();
+}
+
+#[test]
+fn a5_delivery_and_partition_are_refused_where_they_would_have_no_effect() {
+    let world = World::new(2);
+    let broker = world.open();
+    let delivery = Some(DeliveryPolicy::AtLeastOnce);
+    let partition = Some(PartitionBehavior::Drop);
+    let settings = [
+        (TopicSettings { delivery, ..TopicSettings::default() }, "delivery"),
+        (TopicSettings { partition, ..TopicSettings::default() }, "partition"),
+    ];
+    broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
+    for (settings, setting) in settings {
+        let is_refused = |error: &TopicError| {
+            matches!(error, TopicError::Settings(SettingsError::NotInForce { setting: named })
+                if *named == setting)
+        };
+        let made = broker.create_topic(&name("other"), settings);
+        assert!(made.as_ref().is_err_and(is_refused), "{made:?}");
+        let changed = broker.configure_topic(&name("t"), settings);
+        assert!(changed.as_ref().is_err_and(is_refused), "{changed:?}");
+    }
+    let refused = PublishAck::Rejected(RejectReason::NotSupported);
+    let message = Message::new("x");
+    let late =
+        Message { not_before: Some(broker.now().after(Duration::from_secs(9))), ..message.clone() };
+    for options in [
+        PublishOptions { delivery, ..PublishOptions::default() },
+        PublishOptions { partition, ..PublishOptions::default() },
+    ] {
+        assert_eq!(broker.publish(&name("t"), &message, &options).wait().unwrap(), refused);
+        assert_eq!(broker.publish(&name("t"), &late, &options).wait().unwrap(), refused);
+        let both = Atomic::new().publish(&name("t"), std::slice::from_ref(&message));
+        assert_eq!(broker.commit(both, &options).wait().unwrap(), refused);
+    }
+    assert_eq!(broker.describe_topic(&name("t")).unwrap().next, Seq(1), "nothing was stored");
 }

@@ -67,7 +67,6 @@ pub struct Accepted {
 /// Why a message was refused. Nothing is written in any case; sending the same again
 /// without changing what the reason names gets the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
 pub enum RejectReason {
     /// The name is no topic name, or is one the caller must not publish to.
     #[error("the topic name is not valid: use tokens joined by dots, without blanks or wildcards")]
@@ -128,6 +127,9 @@ pub enum RejectReason {
         /// How much it allows.
         max: u64,
     },
+    /// The publish asks for something that only a cluster can give.
+    #[error("delivery and partition have no effect on a single server: leave them out")]
+    NotSupported,
 }
 
 /// A limit of what a broker keeps in memory for all its users together.
@@ -176,7 +178,6 @@ impl core::fmt::Display for TotalLimit {
 
 /// Trouble of the system. See [`PubSubError::fate`] for what became of the publish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum PubSubError {
     /// The system has not been started.
     #[error("the broker is not started: start it first")]
@@ -269,6 +270,7 @@ numbered! {
         13 LeaseLost,
         14 LimitReached,
         15 ExpectedCell,
+        16 NotSupported,
     }
     PubSubError {
         100 NotStarted,

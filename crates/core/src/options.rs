@@ -124,6 +124,14 @@ pub struct PublishOptions {
     pub expect: Option<Expect>,
 }
 
+impl PublishOptions {
+    /// Whether it asks only for what a single server can carry out: the others are about nodes,
+    /// and are refused rather than ignored.
+    pub fn is_in_force(&self) -> bool {
+        self.delivery.is_none() && self.partition.is_none()
+    }
+}
+
 /// What a topic prefers; whatever is `None` is left to the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TopicDefaults {

@@ -5,7 +5,7 @@
 //! does not know is an error that names it, since an older program that dropped a setting
 //! silently would keep or delete what the user had decided otherwise.
 //!
-//! Carrying the settings out is the work of `topic.rs`, `retention.rs`, `compaction.rs`.
+//! Carrying the settings out is the work of `topic.rs` and `reach.rs`, and of the broker.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -131,6 +131,12 @@ pub enum SettingsError {
         /// What was asked for.
         count: u32,
     },
+    /// The setting concerns other nodes, and there are none.
+    #[error("{setting} has no effect on a single server, so it cannot be set: leave it out")]
+    NotInForce {
+        /// Which setting it is.
+        setting: &'static str,
+    },
     /// The bytes were written by a program with another format.
     #[error("settings have format {version}, not {VERSION}: use the program that wrote them")]
     Version {
@@ -190,6 +196,19 @@ impl TopicSettings {
                 Err(SettingsError::Volatile { durability })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses settings that a single server cannot carry out. Topics that were made with them
+    /// keep them, so `before` may have them already.
+    pub fn check_in_force(&self, before: &Self) -> Result<(), SettingsError> {
+        let changed = [
+            ("delivery", self.delivery.is_some() && self.delivery != before.delivery),
+            ("partition", self.partition.is_some() && self.partition != before.partition),
+        ];
+        match changed.into_iter().find(|(_, changed)| *changed) {
+            Some((setting, _)) => Err(SettingsError::NotInForce { setting }),
+            None => Ok(()),
         }
     }
 

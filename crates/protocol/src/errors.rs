@@ -16,7 +16,6 @@ macro_rules! errors {
         /// An error that the protocol has a number for. A peer may send a number that is not
         /// here: see [`crate::ErrorAnswer`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[non_exhaustive]
         #[repr(u16)]
         pub enum ErrorCode {
             $(#[doc = $sentence] $name = $number,)+
@@ -71,6 +70,7 @@ errors! {
     13 LeaseLost DidNotHappen "a message to be acked is not with this member any more: do not repeat",
     14 LimitReached DidNotHappen "a total that the server keeps in memory is at its limit",
     15 ExpectedCell DidNotHappen "a cell has another value than the expected one: read it and decide again",
+    16 NotSupported DidNotHappen "delivery and partition have no effect on a single server: leave them out",
 
     100 NotStarted DidNotHappen "the broker is not started",
     101 Stopped DidNotHappen "the broker is stopped",

@@ -187,6 +187,7 @@ impl Rejection {
                 }
             }
             15 => RejectReason::ExpectedCell,
+            16 => RejectReason::NotSupported,
             code => return Ok(Self::Other { code, detail }),
         };
         fields.finish()?;
