@@ -83,7 +83,6 @@ pub enum Command {
 
 /// Why a command was not done. Nothing was changed, but for trouble of the system.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum CommandError {
     /// The caller may not.
     #[error(transparent)]

@@ -8,7 +8,6 @@ use gapless_journal::{BeginError, Failure, KeepError, OpenError, ReadError};
 
 /// Why a topic was not made, changed, trimmed or deleted.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum TopicError {
     /// There is no such topic. Nothing was changed.
     #[error("there is no topic {0}; `gapless topic create {0}` makes one")]
@@ -49,7 +48,6 @@ pub enum TopicError {
 
 /// Why a subscription was not made. Nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum SubscribeError {
     /// The pattern is none.
     #[error(transparent)]
@@ -80,7 +78,6 @@ pub enum SubscribeError {
 
 /// Why a subscription ended.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum FollowError {
     /// The topic was deleted.
     #[error("topic {0} was deleted")]
@@ -96,7 +93,6 @@ pub enum FollowError {
 
 /// Why a group was not made, changed, joined or looked at. Nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum GroupError {
     /// There is no such group.
     #[error("there is no group {0}; `gapless group create {0}` makes one")]
@@ -124,11 +120,15 @@ pub enum GroupError {
     /// A seq makes sense for one existing topic only.
     #[error("{0} is not an existing topic; begin at the beginning, now, a position or a time")]
     NeedsTopic(String),
-    /// There are as many as there may be.
-    #[error("there are {max} {what} already, which is the limit")]
+    /// There are as many groups as there may be.
+    #[error("there are {max} groups already, which is the limit")]
     TooMany {
-        /// Of what.
-        what: &'static str,
+        /// The limit.
+        max: usize,
+    },
+    /// The group has as many members as it may have.
+    #[error("the group has {max} members already, which is the limit")]
+    TooManyMembers {
         /// The limit.
         max: usize,
     },
@@ -156,7 +156,6 @@ pub enum GroupError {
 
 /// Why a member got nothing.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum MemberError {
     /// The group was deleted.
     #[error("group {0} was deleted")]
@@ -171,7 +170,6 @@ pub enum MemberError {
 
 /// Why a broker did not open.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum BrokerOpenError {
     /// The journal did not open.
     #[error(transparent)]
@@ -204,8 +202,10 @@ pub(crate) fn begin_error(error: BeginError) -> PubSubError {
         BeginError::Full | BeginError::Held { .. } => PubSubError::StorageFull,
         BeginError::Failed(Failure::Closed) => PubSubError::Stopped,
         BeginError::Failed(Failure::Poisoned { .. }) => PubSubError::JournalFailed,
-        BeginError::Failed(_) | BeginError::Busy { .. } => PubSubError::Unavailable,
-        other => PubSubError::Internal(other.to_string()),
+        BeginError::Failed(Failure::Fenced { .. } | Failure::Unwritten)
+        | BeginError::Busy { .. } => PubSubError::Unavailable,
+        // What is appended in parts is bounded by the broker's limits, which are below a frame.
+        too_large @ BeginError::TooLarge { .. } => PubSubError::Internal(too_large.to_string()),
     }
 }
 
@@ -225,6 +225,6 @@ pub(crate) fn unconfirmed(failure: &Failure) -> PubSubError {
     match failure {
         Failure::Fenced { .. } => PubSubError::Fenced,
         Failure::Unwritten => PubSubError::TimedOut,
-        _ => PubSubError::Poisoned,
+        Failure::Poisoned { .. } | Failure::Closed => PubSubError::Poisoned,
     }
 }

@@ -61,7 +61,7 @@ impl Broker {
         }
         let max = inner.limits.groups_max;
         if inner.groups.len() >= max {
-            return Err(GroupError::TooMany { what: "groups", max });
+            return Err(GroupError::TooMany { max });
         }
         let (floor, forgiven) = inner.place_of_start(&settings, settings.start)?;
         let id = inner.topics.new_id();
@@ -252,7 +252,7 @@ impl Broker {
             let mut state = group.existing()?;
             let max = inner.limits.members_max;
             if state.members.len() >= max {
-                return Err(GroupError::TooMany { what: "members", max });
+                return Err(GroupError::TooManyMembers { max });
             }
             let id = MemberId(state.next_member);
             state.next_member += 1;

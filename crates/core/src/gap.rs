@@ -12,7 +12,6 @@ use crate::id::Seq;
 
 /// Why messages that once had a number can no longer be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum GapReason {
     /// The topic's retention let them go.
     Retention,

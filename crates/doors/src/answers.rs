@@ -24,7 +24,6 @@ pub(crate) fn topic_error(failed: &TopicError) -> ErrorAnswer {
         TopicError::Ahead { .. } => ErrorCode::Ahead,
         TopicError::Read(read) => read_code(read),
         TopicError::System_(trouble) => ErrorCode::from(trouble),
-        _ => ErrorCode::Internal,
     };
     error(code, failed)
 }
@@ -38,7 +37,6 @@ pub(crate) fn subscribe_error(failed: &SubscribeError) -> ErrorAnswer {
         SubscribeError::TooMany { .. } => ErrorCode::TooManySubscriptions,
         SubscribeError::Read(read) => read_code(read),
         SubscribeError::Closed => ErrorCode::ShuttingDown,
-        _ => ErrorCode::Internal,
     };
     error(code, failed)
 }
@@ -48,7 +46,6 @@ pub(crate) fn follow_error(failed: &FollowError) -> ErrorAnswer {
         FollowError::Deleted(_) => ErrorCode::TopicDeleted,
         FollowError::Read(read) => read_code(read),
         FollowError::Closed => ErrorCode::ShuttingDown,
-        _ => ErrorCode::Internal,
     };
     error(code, failed)
 }
@@ -62,14 +59,13 @@ pub(crate) fn group_error(failed: &GroupError) -> ErrorAnswer {
         GroupError::Fixed(_) => ErrorCode::GroupFixed,
         GroupError::Active { .. } => ErrorCode::GroupActive,
         GroupError::NeedsTopic(_) => ErrorCode::NeedsTopic,
-        GroupError::TooMany { what: "members", .. } => ErrorCode::TooManyMembers,
+        GroupError::TooManyMembers { .. } => ErrorCode::TooManyMembers,
         GroupError::TooMany { .. } => ErrorCode::TooManyGroups,
         GroupError::NoOrigin { .. } => ErrorCode::NoOrigin,
         GroupError::Read(read) => read_code(read),
         GroupError::Topic(failed) => return topic_error(failed),
         GroupError::Rejected(reason) => ErrorCode::from(reason),
         GroupError::System(trouble) => ErrorCode::from(trouble),
-        _ => ErrorCode::Internal,
     };
     error(code, failed)
 }
@@ -79,7 +75,6 @@ pub(crate) fn member_error(failed: &MemberError) -> ErrorAnswer {
         MemberError::Deleted(_) => ErrorCode::GroupDeleted,
         MemberError::Read(read) => read_code(read),
         MemberError::Closed => ErrorCode::ShuttingDown,
-        _ => ErrorCode::Internal,
     };
     error(code, failed)
 }
@@ -91,7 +86,7 @@ pub(crate) fn command_code(failed: &CommandError) -> ErrorCode {
         CommandError::Bad(_) => ErrorCode::BadRequest,
         CommandError::Unknown(_) => ErrorCode::NoSuchMessage,
         CommandError::TooMany { .. } => ErrorCode::LimitReached,
-        _ => ErrorCode::Internal,
+        CommandError::System(_) => ErrorCode::Internal,
     }
 }
 
@@ -103,7 +98,10 @@ fn read_code(read: &ReadError) -> ErrorCode {
     match read {
         ReadError::Damaged { .. } | ReadError::Missing { .. } => ErrorCode::Damaged,
         ReadError::Closed => ErrorCode::ShuttingDown,
-        _ => ErrorCode::ReadFailed,
+        ReadError::Version { .. }
+        | ReadError::Blobs(_)
+        | ReadError::Busy { .. }
+        | ReadError::Full => ErrorCode::ReadFailed,
     }
 }
 

@@ -9,7 +9,6 @@ use crate::log::{LogError, Lsn};
 
 /// Why nothing was appended. The journal is as it was before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum BeginError {
     /// Too much waits to be written; try again when there is room.
     #[error("{waiting} bytes wait to be written; try again in a moment")]
@@ -42,7 +41,6 @@ pub enum BeginError {
 /// Why a journal stopped taking appends, for good until it is opened again. What was
 /// appended and not yet confirmed may or may not be there when it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum Failure {
     /// A write or a flush failed; trying again could lose data, so nobody does.
     #[error("the journal stopped after a failed write: {why}; restart to see what is kept")]
@@ -67,7 +65,6 @@ pub enum Failure {
 
 /// Why history could not be read. Nothing was skipped.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ReadError {
     /// A segment is damaged here.
     #[error("{name} is damaged at byte {offset}: {why}; run `gapless doctor`")]
@@ -122,7 +119,6 @@ impl From<BlobError> for ReadError {
 
 /// Why a journal did not open. Nothing in the folder was changed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum OpenError {
     /// The log refused.
     #[error(transparent)]

@@ -241,8 +241,7 @@ fn percent_signs_are_escapes(text: &str) -> bool {
     (0..bytes.len()).all(|at| bytes[at] != b'%' || is_escape(at))
 }
 
-/// The status of each number. A match without a catch-all would be better still, but the
-/// list is open: what is unknown here is the server's fault.
+/// The status of each number.
 fn status(code: ErrorCode) -> StatusCode {
     match code {
         ErrorCode::UnknownTopic
@@ -294,7 +293,27 @@ fn status(code: ErrorCode) -> StatusCode {
             StatusCode::INTERNAL_SERVER_ERROR
         }
         ErrorCode::IdleTimeout | ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-        _ => StatusCode::BAD_REQUEST,
+        ErrorCode::InvalidTopic
+        | ErrorCode::InvalidPayload
+        | ErrorCode::NotSerializable
+        | ErrorCode::NotSupported
+        | ErrorCode::Expired
+        | ErrorCode::BadSettings
+        | ErrorCode::BadPattern
+        | ErrorCode::NeedsTopic
+        | ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+        // Of the native protocol only.
+        ErrorCode::BadFrame
+        | ErrorCode::UnknownKind
+        | ErrorCode::BadPayload
+        | ErrorCode::VersionMismatch
+        | ErrorCode::NotHello
+        | ErrorCode::HelloAgain
+        | ErrorCode::CreditExceeded
+        | ErrorCode::NotOffered
+        | ErrorCode::UnexpectedKind
+        | ErrorCode::WriteTimeout
+        | ErrorCode::TooLargeToDeliver => StatusCode::BAD_REQUEST,
     }
 }
 
