@@ -206,6 +206,7 @@ fn accepted() -> impl Strategy<Value = PartAccepted> {
 }
 
 fn rejection() -> impl Strategy<Value = Rejection> {
+    let unknown = RejectReason::CODES.iter().map(|(code, _)| code + 1).max().unwrap_or(1);
     prop_oneof![
         Just(Rejection::Reason(RejectReason::QueueFull)),
         Just(Rejection::Reason(RejectReason::NotDurable)),
@@ -216,7 +217,7 @@ fn rejection() -> impl Strategy<Value = Rejection> {
             let limit = TotalLimit::CellBytes;
             Rejection::Reason(RejectReason::LimitReached { limit, max })
         }),
-        (16..100_u16, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
+        (unknown..100, bytes(20)).prop_map(|(code, detail)| Rejection::Other { code, detail }),
     ]
 }
 
