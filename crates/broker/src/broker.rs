@@ -5,7 +5,6 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::topic::Input;
@@ -22,7 +21,7 @@ use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
 use crate::counts::Gone;
 use crate::error::{BrokerOpenError, CloseError, TopicError, unconfirmed};
 use crate::groups::Groups;
-use crate::keeper::Keeper;
+use crate::keeper;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::recover::{Cells, Recovering, put_cell};
@@ -30,6 +29,7 @@ use crate::recovery_memory::RecoveryMemory;
 use crate::router::Router;
 use crate::subscription::{Shared, SubscriberInfo};
 use crate::topics::Topics;
+use crate::turns::Turns;
 
 /// How a broker is opened.
 #[derive(Clone)]
@@ -110,6 +110,7 @@ impl Deref for Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        self.timers.stop();
         self.keeper.stop();
         self.journal.stop();
     }
@@ -124,7 +125,8 @@ pub(crate) struct Inner {
     pub(crate) defaults: SystemDefaults,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
-    pub(crate) keeper: Keeper,
+    pub(crate) timers: Turns,
+    pub(crate) keeper: Turns,
     /// Counts floors that were raised, so that followers of many know when to look.
     pub(crate) trims: AtomicU64,
     pub(crate) cells: Mutex<Cells>,
@@ -210,7 +212,8 @@ impl Broker {
             defaults: options.defaults,
             clock: options.clock,
             metrics: Metrics::default(),
-            keeper: Keeper::default(),
+            timers: Turns::default(),
+            keeper: Turns::default(),
             trims: AtomicU64::new(0),
             cell_bytes: AtomicU64::new(cells.iter().map(|(name, cell)| bytes_of(name, cell)).sum()),
             cells: Mutex::new(cells),
@@ -232,10 +235,13 @@ impl Broker {
             published: AtomicU64::new(0),
         });
         inner.metrics.topics.set(inner.topics.users() as f64);
+        // Its drop ends the threads, should one of them not start.
+        let owner = Owner(inner);
         if options.threads {
-            inner.keeper.start(&inner).map_err(BrokerOpenError::Thread)?;
+            let timers = owner.timers.start("timers", &owner, Inner::run_timers);
+            timers.and_then(|()| keeper::start(&owner)).map_err(BrokerOpenError::Thread)?;
         }
-        Ok(Self { inner: Arc::new(Owner(inner)) })
+        Ok(Self { inner: Arc::new(owner) })
     }
 
     /// What opening found: torn ends, indexes made anew, positions skipped.
@@ -278,6 +284,7 @@ impl Broker {
     /// publishes what is due.
     pub fn turn(&self) {
         self.inner.journal.turn();
+        self.inner.run_timers();
         self.inner.keep();
     }
 
@@ -308,6 +315,7 @@ impl Broker {
     /// When the end could not be written down; the next opening takes a little longer.
     pub fn close(self) -> Result<(), CloseError> {
         self.inner.closed.store(true, Ordering::Release);
+        self.inner.timers.stop();
         self.inner.keeper.stop();
         for cell in self.inner.topics.all() {
             let wakers = cell.lock().wake_all();
@@ -442,12 +450,6 @@ impl Inner {
 
     pub(crate) fn cells_snapshot(&self) -> Cells {
         lock(&self.cells).clone()
-    }
-
-    /// Until when the keeper may sleep.
-    pub(crate) fn keeper_wait(&self, now: Timestamp) -> Duration {
-        let due = self.next_deadline().map(|due| due.since(now));
-        due.map_or(self.limits.keep_interval, |due| due.min(self.limits.keep_interval))
     }
 }
 

@@ -255,7 +255,7 @@ impl Inner {
             }
             states[at] = Some(state);
         }
-        // After the topics, always: only the keeper locks both, and in this order.
+        // After the topics, always: only the timers lock both, and in this order.
         let mut delay_state = atomic.delay_done.as_ref().map(|(cell, _, _)| cell.lock());
         if let (Some((_, seq, _)), Some(state)) = (&atomic.delay_done, &delay_state)
             && !state.delayed().is_some_and(|waiting| waiting.contains(*seq))

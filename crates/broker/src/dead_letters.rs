@@ -55,7 +55,7 @@ pub struct Redriven {
     pub goes_on: bool,
 }
 
-/// How far the keeper is with a redrive; what it is for is known to the group.
+/// How far the timers are with a redrive; what it is for is known to the group.
 #[derive(Default)]
 pub(crate) struct Redriving {
     /// When it goes on.

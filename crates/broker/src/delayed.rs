@@ -31,7 +31,7 @@ const TTL: &str = "gapless-delayed-ttl";
 const OWN_HEADERS: &str = "gapless-delayed-";
 /// The answer to ending a message that does not wait any more. Nobody outside gets it.
 pub(crate) const NOT_WAITING: RejectReason = RejectReason::Expired;
-/// Delayed messages published in one turn of the keeper, so that others get theirs.
+/// Delayed messages published in one turn of the timers, so that others get theirs.
 const DUE_AT_ONCE: usize = 256;
 
 /// What waits, by its seq in the topic of delayed messages and by its time.
@@ -189,7 +189,7 @@ impl Inner {
         }
         let part = Prepared::new(cell, records.finish(), None);
         let publishing = self.commit(&mut [part], &Atomic::default(), options);
-        self.keeper.wake();
+        self.timers.wake();
         publishing.map_acks(|ack| match ack {
             PublishAck::Accepted(accepted) => {
                 PublishAck::Scheduled { id: Position(accepted.first.0), due }

@@ -61,7 +61,7 @@ pub(crate) struct GroupState {
     pub(crate) deleted: bool,
     /// Counts times when leases ended by themselves.
     pub(crate) voided: u64,
-    /// When the keeper was asked to look.
+    /// When the timers were asked to look.
     noted: Timestamp,
 }
 
@@ -299,14 +299,14 @@ impl Inner {
         self.emit("group.gap", &fields);
     }
 
-    /// Asks the keeper to look at a group in time.
+    /// Asks the timers to look at a group in time.
     pub(crate) fn note_deadline(&self, group: &GroupCell, state: &mut GroupState) {
         let Some(due) = state.machine.deadline() else { return };
         if due < state.noted {
             state.noted = due;
             self.groups.note(due, group.id);
             if due < self.clock.now().after(self.limits.keep_interval) {
-                self.keeper.wake();
+                self.timers.wake();
             }
         }
     }
@@ -324,10 +324,10 @@ impl Inner {
         }
     }
 
-    /// Asks the keeper to look at a group in its next turn, and for that turn.
+    /// Asks the timers to look at a group in their next turn, and for that turn.
     pub(crate) fn note_now(&self, group: &GroupCell) {
         self.groups.note(self.clock.now(), group.id);
-        self.keeper.wake();
+        self.timers.wake();
     }
 
     /// Ends leases that ran out, and makes ready what is due.
@@ -336,7 +336,7 @@ impl Inner {
             let bytes = state.machine.tick_bytes_max();
             if let Err(error) = self.group_step(group, state, (Input::Tick, bytes)) {
                 tracing::warn!(group = group.name.as_str(), %error, "leases must wait");
-                // Looked at again in the keeper's next turn.
+                // Looked at again after a while.
                 self.groups.note(now.after(self.limits.keep_interval), group.id);
                 return;
             }

@@ -1,78 +1,30 @@
-//! The thread that does what nobody waits for: it keeps the journal, carries out retention,
-//! publishes delayed messages when they are due, and lets time go on in groups.
+//! What no caller waits for: writing segments, merging them, and retention.
+//!
+//! It has a thread that gives way to all others. What must happen in time is in `timers.rs`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::broker::Inner;
 use crate::cell::lock;
-
-/// The thread, and how to wake and end it.
-#[derive(Default)]
-pub(crate) struct Keeper {
-    signal: Arc<Signal>,
-    /// Set from a wake until the turn it asked for begins, so that only one is asked for.
-    asked: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-struct Signal {
-    state: Mutex<(bool, bool)>,
-    changed: Condvar,
-}
-
-impl Keeper {
-    pub(crate) fn start(&self, inner: &Arc<Inner>) -> std::io::Result<()> {
-        // Until the last handle stops it, see `Owner`.
-        let (signal, inner) = (Arc::clone(&self.signal), Arc::clone(inner));
-        let serve = move || {
-            yield_to_others();
-            loop {
-                inner.keeper.asked.store(false, Ordering::Release);
-                inner.keep();
-                let wait = inner.keeper_wait(inner.clock.now());
-                let state = lock(&signal.state);
-                let idle = |state: &mut (bool, bool)| !state.0 && !state.1;
-                let waited = signal.changed.wait_timeout_while(state, wait, idle);
-                let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                if state.1 {
-                    return;
-                }
-                state.0 = false;
-            }
-        };
-        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(serve)?;
-        *lock(&self.thread) = Some(thread);
-        Ok(())
-    }
-
-    /// Asks for a turn soon.
-    pub(crate) fn wake(&self) {
-        if self.asked.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        lock(&self.signal.state).0 = true;
-        self.signal.changed.notify_all();
-    }
-
-    /// Ends the thread after its turn.
-    pub(crate) fn stop(&self) {
-        lock(&self.signal.state).1 = true;
-        self.signal.changed.notify_all();
-        let Some(thread) = lock(&self.thread).take() else { return };
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            tracing::error!("the keeper's thread panicked");
-        }
-    }
-}
 
 /// How much this thread steps back when the processors are busy: those who publish, flush and
 /// deliver go first. It still gets a tenth of what one of them gets, and when it falls behind
 /// for long, publishers wait for it.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
+
+/// Starts the keeper's thread.
+pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
+    let mut is_first = true;
+    inner.keeper.start("keeper", inner, move |inner| {
+        if std::mem::take(&mut is_first) {
+            yield_to_others();
+        }
+        inner.keep();
+        inner.limits.keep_interval
+    })
+}
 
 /// Lets other threads go first.
 fn yield_to_others() {
@@ -85,8 +37,6 @@ impl Inner {
     /// One turn of the keeper.
     pub(crate) fn keep(&self) {
         let now = self.clock.now();
-        while self.publish_due(now) {}
-        self.keep_groups(now);
         for cell in self.topics.aged(now) {
             if let Err(error) = self.enforce_age(&cell, now) {
                 tracing::warn!(topic = cell.name.as_str(), %error, "retention must wait");

@@ -51,7 +51,7 @@ pub struct Limits {
     pub cells_bytes_max: u64,
     /// Most bytes of a cell's value.
     pub cell_bytes_max: usize,
-    /// How often the keeper looks for work, at the latest.
+    /// How often the keeper and the timers look for work, at the latest.
     pub keep_interval: Duration,
 }
 

@@ -237,11 +237,6 @@ impl Inner {
         let from_first = self.journal.bytes_of(cell.id, first)?;
         Ok(from_first.saturating_sub(self.journal.bytes_of(cell.id, tail)?))
     }
-
-    /// When a delayed message or a group is next due.
-    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        [self.next_due(), self.groups.next_due()].into_iter().flatten().min()
-    }
 }
 
 fn trimmed(effect: Option<Effect>) -> Option<Gap> {
