@@ -107,6 +107,18 @@ fn prepared() -> Server {
         assert!(began.elapsed() < http::DEADLINE, "no dead letter");
         std::thread::yield_now();
     }
+    // A job that runs, one that was cancelled, and one that waits for a worker.
+    let id = |digit: &str| digit.repeat(32);
+    let submit = |digit| {
+        let job = json!({ "job_id": id(digit), "exec": "render", "args": ["a"] });
+        server.post_json("/v1/jobs", &job).is(201)
+    };
+    submit("3");
+    let taken = server.post("/v1/workers/py/take?wait_ms=30000", "").is(200);
+    assert_eq!(taken.json()["attempt"], 1);
+    submit("2");
+    server.post(&format!("/v1/jobs/{}/cancel", id("2")), "").is(200);
+    submit("1");
     server
 }
 

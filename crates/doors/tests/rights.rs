@@ -48,9 +48,11 @@ impl Server {
             let limits = gapless_core::job::leader::Limits::default();
             let jobs = Leader::start(&broker, LeaderOptions { limits }).await.expect("a leader");
             let native =
-                NativeDoor::open_for(auth.clone(), Some(jobs), options, any, Some(&socket)).await;
+                NativeDoor::open_for(auth.clone(), Some(jobs.clone()), options, any, Some(&socket))
+                    .await;
             let mut http =
                 HttpDoor::listen(HttpOptions::default(), "127.0.0.1:0").await.expect("a door");
+            http.leads(jobs);
             http.serve_for(auth.clone(), None);
             (native.expect("a door"), http)
         });
@@ -174,6 +176,9 @@ fn f3_every_native_verb_needs_its_right_and_has_it_where_it_is_granted() {
     assert!(matches!(none.ask(Ping { echo: "x".into() }), Verb::Pong(_)), "the connection goes on");
 }
 
+/// The job of the requests below.
+const JOB: &str = "11111111-2222-4333-8444-555555555555";
+
 /// What can be asked over HTTP: method, path, body.
 fn requests() -> Vec<(&'static str, &'static str, Value)> {
     let nothing = Value::Null;
@@ -207,6 +212,21 @@ fn requests() -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/v1/stream/s", json!("x")),
         ("GET", "/v1/stream/s", nothing.clone()),
         ("DELETE", "/v1/stream/s", nothing.clone()),
+        ("POST", "/v1/jobs", json!({ "id": JOB, "exec": "calc", "retry_ms": [1] })),
+        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555", nothing.clone()),
+        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555/result", nothing.clone()),
+        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555/log", nothing.clone()),
+        ("GET", "/v1/jobs/overview", nothing.clone()),
+        ("POST", "/v1/workers/w/take?exec=calc&wait_ms=30000", nothing.clone()),
+        ("POST", "/v1/workers/w/extend", json!({ "job_id": JOB, "attempt": 1 })),
+        ("POST", "/v1/workers/w/output", json!({ "job_id": JOB, "attempt": 1, "text": "x" })),
+        ("POST", "/v1/workers/w/fail", json!({ "job_id": JOB, "attempt": 1, "retryable": true })),
+        ("POST", "/v1/workers/w/take?exec=calc&wait_ms=30000", nothing.clone()),
+        ("POST", "/v1/workers/w/complete", json!({ "job_id": JOB, "attempt": 2 })),
+        ("DELETE", "/v1/jobs/11111111-2222-4333-8444-555555555555", nothing.clone()),
+        ("POST", "/v1/jobs", json!({ "id": JOB, "exec": "calc" })),
+        ("POST", "/v1/jobs/11111111-2222-4333-8444-555555555555/cancel", nothing.clone()),
+        ("POST", "/v1/jobs/11111111-2222-4333-8444-555555555555/retry", nothing.clone()),
         ("POST", "/v1/topics/t/purge?all=true", nothing.clone()),
         ("DELETE", "/v1/topics/t", nothing),
         ("POST", "/v1/auth", json!({ "do": "role_list" })),
@@ -235,7 +255,10 @@ fn f3_every_http_path_needs_its_right_and_has_it_where_it_is_granted() {
     {
         server.get(&none, path).is(403);
     }
+    server.get(&none, &format!("/v1/jobs/{JOB}/follow")).is(403);
     assert_eq!(server.get(&none, "/v1/topics").is(200).json()["topics"], json!([]));
+    assert_eq!(server.get(&none, "/v1/jobs").is(200).json()["jobs"], json!([]));
+    assert_eq!(server.get(&all, "/v1/jobs").is(200).json()["jobs"][0]["job_id"], JOB);
     let open =
         |path: &str| http::Client::connect(server.http.address()).send(&Request::new("GET", path));
     for path in ["/healthz", "/readyz", "/openapi.json", "/"] {

@@ -4,12 +4,11 @@
 //! with the state it stored. Only when no leader was there for the whole `--timeout` is it given
 //! up, and then the message says how to ask again.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use gapless_core::job::JobId;
 use gapless_core::job::multi::Policy;
 use gapless_jobs::manage::ManageError;
+pub(crate) use gapless_jobs::names::new_id;
 use gapless_jobs::wire::{CAP_MAX, JobRequest, JobResult, Status};
 use gapless_jobs::{ClientOptions, JobClient, JobEvent, SubmitError};
 use tokio::sync::{mpsc, watch};
@@ -33,16 +32,6 @@ pub(crate) fn leader(text: &str) -> Result<String, String> {
         Some(_) => Ok(text.to_owned()),
         None => Err("write it as host:port, like 127.0.0.1:4281".to_owned()),
     }
-}
-
-/// An id for a new job: a random UUID.
-pub(crate) fn new_id() -> JobId {
-    let random = || u128::from(RandomState::new().hash_one(std::process::id()));
-    let bits = (random() << 64) | random();
-    // Version 4 and the variant of RFC 9562, so that other programs see what it is.
-    let version = 0xf_u128 << 76;
-    let variant = 0x3_u128 << 62;
-    JobId((bits & !(version | variant)) | (0x4 << 76) | (0x2 << 62))
 }
 
 /// A client of these leaders, when at least one of them has welcomed it.

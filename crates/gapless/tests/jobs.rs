@@ -147,11 +147,13 @@ fn every_command_of_the_guide_works_as_it_is_written() {
     // The guide uses the usual port, which may be taken here.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let address = format!("127.0.0.1:{}", port.expect("a port").port());
-    let steps = steps.replace("127.0.0.1:4281", &address);
+    let page = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let page = format!("127.0.0.1:{}", page.expect("a port").port());
+    let steps = steps.replace("127.0.0.1:4281", &address).replace("127.0.0.1:4280", &page);
     let mut bash = Command::new("bash");
     bash.args(["-e", "-u", "-c", &format!("trap 'kill %1 %2; wait' EXIT\n{steps}")]);
     bash.current_dir(place.0.path()).env("PATH", format!("{folder}:{path}"));
-    bash.env("GAPLESS_NATIVE_LISTEN", &address).env("GAPLESS_HTTP_LISTEN", "");
+    bash.env("GAPLESS_NATIVE_LISTEN", &address).env("GAPLESS_HTTP_LISTEN", &page);
     bash.env("GAPLESS_WAIT", "60s").env("WORKER_MAX_PAR", "64").stdin(Stdio::null());
     let done = bash.output().expect("bash starts");
     let told = text(&done.stdout) + &text(&done.stderr);

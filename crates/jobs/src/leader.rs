@@ -17,7 +17,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use gapless_broker::{Broker, BrokerState, Publishing};
 use gapless_core::job::leader::{
-    Closing, Counts, Effect, Filter, Input, Leader as Machine, Limits, Outcome, Session, State,
+    Closing, Counts, Effect, Filter, Input, Leader as Machine, Limits, Outcome, Refusal, Session,
+    State,
 };
 use gapless_core::job::record::{End, Record, Spec, Stage};
 use gapless_core::job::{JobId, Token};
@@ -146,7 +147,7 @@ pub enum Tell {
         /// Which job.
         job: JobId,
         /// Why.
-        why: String,
+        why: Refusal,
     },
     /// A cancel, retry or forget is done.
     Done(JobId),
@@ -694,7 +695,7 @@ impl Task {
                 self.tell(*session, Tell::Submitted { job: *job, known: *known });
             }
             Effect::Refused { session, job, why } => {
-                self.tell(*session, Tell::Refused { job: *job, why: why.to_string() });
+                self.tell(*session, Tell::Refused { job: *job, why: why.clone() });
             }
             Effect::Assign { session, token } => {
                 let request = fresh.requests.get(&token.job).and_then(kept);

@@ -13,7 +13,7 @@ const JOB_BYTES_MAX: usize = 64 * 1024;
 /// Most bytes that are kept of all jobs.
 const ALL_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Longest piece: a longer one is refused.
-pub(crate) const PIECE_BYTES_MAX: usize = 64 * 1024;
+pub const PIECE_BYTES_MAX: usize = 64 * 1024;
 
 /// See the head of the file.
 #[derive(Default)]

@@ -2,6 +2,9 @@
 //!
 //! Only names of fields change, never those that users chose: of files, or of variables.
 
+use std::hash::{BuildHasher, RandomState};
+
+use gapless_core::job::JobId;
 use serde_json::{Map, Value};
 
 use crate::wire::{JobRequest, RequestError};
@@ -87,6 +90,17 @@ pub fn request(given: Value) -> Result<JobRequest, RequestError> {
         Some((name, _)) => Err(RequestError::Json(format!("there is no field {name}"))),
         None => Ok(request),
     }
+}
+
+/// An id for a new job: a random UUID.
+#[must_use]
+pub fn new_id() -> JobId {
+    let random = || u128::from(RandomState::new().hash_one(std::process::id()));
+    let bits = (random() << 64) | random();
+    // Version 4 and the variant of RFC 9562, so that other programs see what it is.
+    let version = 0xf_u128 << 76;
+    let variant = 0x3_u128 << 62;
+    JobId((bits & !(version | variant)) | (0x4 << 76) | (0x2 << 62))
 }
 
 #[cfg(test)]

@@ -282,6 +282,7 @@ impl JobQuery {
                     state: state.transpose()?,
                     exec: self.exec_name.as_deref().map(Into::into),
                     client: self.client_id.as_deref().map(Into::into),
+                    schedules: self.schedules,
                 };
                 let most = self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
                 let (jobs, next) = leader.list(filter, self.next, most).await.map_err(stopped)?;
@@ -446,7 +447,7 @@ async fn put_tell<R: Room>(
         }
         Tell::Refused { job, why } => {
             owed.answered(job);
-            let answer = JobAnswer { accepted: false, why: Some(why), ..answer(job) };
+            let answer = JobAnswer { accepted: false, why: Some(why.to_string()), ..answer(job) };
             put(out, Kind::JobAnswer, id(job), &[], &json(&answer));
         }
         Tell::Done(job) => put(out, Kind::JobAnswer, id(job), &[], &json(&answer(job))),

@@ -33,6 +33,9 @@ pub struct JobQuery {
     /// Only jobs of this client: `list`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
+    /// Only schedules: `list`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub schedules: bool,
     /// How many at most: `list`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
@@ -99,6 +102,12 @@ pub struct JobShown {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
+    /// Of a schedule: when it has a job run, in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// The schedule that it was made by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_id: Option<String>,
 }
 
 impl JobShown {
@@ -121,6 +130,8 @@ impl JobShown {
             cancelling: false,
             not_before_ms: None,
             ended_ms: None,
+            cron: spec.cron.as_ref().map(ToString::to_string),
+            schedule_id: record.origin.map(|schedule| schedule.to_string()),
         };
         match &record.stage {
             Stage::Open { until } => shown.not_before_ms = Some(until.0).filter(|until| *until > 0),
@@ -227,7 +238,8 @@ impl From<ClientView> for ClientShown {
     }
 }
 
-/// How long something takes, since the leader started. Quantiles are right to within a fifth.
+/// How long something takes, since the leader started. Quantiles are at most a quarter too
+/// high.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Times {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::Pattern;
-use gapless_core::job::leader::{Outcome, Session};
+use gapless_core::job::leader::{Outcome, Refusal, Session};
 use gapless_core::job::record::Spec;
 use gapless_core::job::{JobId, Token};
 use tokio::sync::mpsc;
@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use crate::clock;
 use crate::error::JobsError;
 use crate::leader::{Ask, Leader, Tell};
+pub use crate::log::PIECE_BYTES_MAX;
 use crate::shown::JobDetail;
 use crate::wire::{JobRequest, JobResult};
 
@@ -26,8 +27,19 @@ use crate::wire::{JobRequest, JobResult};
 #[derive(Debug, thiserror::Error)]
 pub enum VisitError {
     /// The leader refused it.
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Another leader leads such jobs.
+    #[error("jobs of {exec} are led by {leader}: submit it there")]
+    Elsewhere {
+        /// What it runs.
+        exec: Arc<str>,
+        /// Who leads it.
+        leader: Arc<str>,
+    },
+    /// What was submitted cannot be read.
+    #[error("the request of job {0} cannot be read; it is ready again")]
+    Lost(JobId),
     /// The leader starts again, or another request took the place of this one.
     #[error("{0}")]
     Closed(&'static str),
@@ -84,8 +96,8 @@ impl Observer {
         let job = spec.id;
         // Only connections are passed on to other leaders; here it would wait for ever.
         if let Some(leader) = self.leader.routes().leader_of(&spec.exec) {
-            let why = format!("jobs of {} are led by {leader}: submit it there", spec.exec);
-            return Err(VisitError::Refused(why));
+            let (exec, leader) = (Arc::clone(&spec.exec), Arc::clone(leader));
+            return Err(VisitError::Elsewhere { exec, leader });
         }
         match self.call(job, Ask::Submit(Box::new(spec), request)).await? {
             Tell::Submitted { known, .. } => Ok(known),
@@ -260,7 +272,7 @@ impl Leader {
                 Ok(Some((token, request)))
             }
             // It stays assigned until this is dropped, and goes back then.
-            None => Err(VisitError::Refused(format!("the request of job {} is lost", token.job))),
+            None => Err(VisitError::Lost(token.job)),
         }
     }
 

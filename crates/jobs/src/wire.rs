@@ -15,6 +15,7 @@ use gapless_core::job::record::{AFTER_MAX, NAME_BYTES_MAX, PRIORITY_MAX, Spec};
 use gapless_core::job::{JobId, Token};
 use gapless_core::retry::{RetryPolicy, Waits};
 use gapless_core::{Timestamp, TopicName};
+use gapless_protocol::FrameLimit;
 use serde::{Deserialize, Serialize};
 
 use crate::calendar;
@@ -41,6 +42,14 @@ pub const ENV_MAX: usize = 128;
 pub const ENV_BYTES_MAX: usize = 64 * 1024;
 /// Most input files of a job.
 pub const FILES_MAX: usize = 1024;
+
+/// What the leader may add to a request or result on its way: attempt, store, reason.
+const ADDED_BYTES_MAX: usize = 1024;
+
+/// Longest request, and longest result: what is added to it must fit into a frame too.
+pub fn message_bytes_max() -> usize {
+    FrameLimit::MAX.payload_bytes("") - NAME_BYTES_MAX - ADDED_BYTES_MAX
+}
 
 /// The first message of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -365,6 +374,14 @@ pub enum RequestError {
     /// It is not the JSON of a request.
     #[error("the request is not valid: {0}")]
     Json(String),
+    /// It would not fit into the frame that hands it to a worker.
+    #[error("the request has {bytes} bytes; at most {max} are taken")]
+    TooLarge {
+        /// How many it has.
+        bytes: usize,
+        /// How many it may have.
+        max: usize,
+    },
     /// A field has a value that cannot be.
     #[error("{field} is not valid: {why}")]
     Field {
@@ -385,6 +402,10 @@ impl JobRequest {
     /// # Errors
     /// Says what is wrong with it.
     pub fn parse(payload: &[u8]) -> Result<(Self, Spec), RequestError> {
+        let (bytes, max) = (payload.len(), message_bytes_max());
+        if bytes > max {
+            return Err(RequestError::TooLarge { bytes, max });
+        }
         let request: Self = serde_json::from_slice(payload)
             .map_err(|error| RequestError::Json(error.to_string()))?;
         let spec = request.spec()?;

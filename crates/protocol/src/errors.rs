@@ -131,6 +131,9 @@ errors! {
     304 HeadTooLarge DidNotHappen "the request's line and headers are larger than the server allows",
     305 RequestTimeout DidNotHappen "the request did not arrive in time",
     306 BodyTooLarge DidNotHappen "the request's body is larger than the server allows",
+    307 NoSuchJob DidNotHappen "there is no such job: it was forgotten, or never submitted",
+    308 JobRefused DidNotHappen "the job is not in a state in which that can be done",
+    309 StaleAttempt DidNotHappen "another attempt of the job counts, or it has ended: do not repeat",
 }
 
 impl ErrorCode {

@@ -823,7 +823,7 @@ fn lists_are_newest_first_by_state_and_go_on_where_they_stopped() {
     assert_eq!(ids(&first), [6, 5, 4, 3]);
     let rest = world.leader.find(&all, first.next.expect("there is more"), 4);
     assert_eq!((ids(&rest), rest.next), (vec![2, 1], None));
-    let of_b = Filter { client: Some("b".into()), exec: Some("x".into()), state: None };
+    let of_b = Filter { client: Some("b".into()), exec: Some("x".into()), ..Filter::default() };
     assert_eq!(ids(&world.leader.find(&of_b, u64::MAX, 9)), [4, 2]);
     let count = |world: &World, state| {
         let filter = Filter { state: Some(state), ..Filter::default() };

@@ -13,6 +13,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use gapless_broker::{Broker, GroupInfo, TopicInfo};
 use gapless_core::{Pattern, Timestamp};
+use gapless_jobs::shown::{Overview, Times};
 use gapless_protocol::ErrorCode;
 
 use crate::http::problem::Problem;
@@ -24,6 +25,10 @@ pub(crate) async fn show(State(shared): State<Arc<Shared>>) -> Result<Response, 
         let detail = "no recorder of metrics is installed in this process";
         return Err(Problem::new(ErrorCode::NotOffered, detail).with_status(StatusCode::NOT_FOUND));
     };
+    let jobs = match &shared.jobs {
+        Some(leader) => leader.overview().await.ok(),
+        None => None,
+    };
     let text = blocking(move || {
         let mut text = Text(recorder.render());
         let (broker, max) = (&shared.broker, shared.options.metrics_topics_max);
@@ -32,6 +37,9 @@ pub(crate) async fn show(State(shared): State<Arc<Shared>>) -> Result<Response, 
         put_flushes(&mut text, broker);
         put_topics(&mut text, broker, max);
         put_groups(&mut text, broker, max);
+        if let Some(jobs) = &jobs {
+            put_jobs(&mut text, jobs);
+        }
         text.0
     });
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -211,4 +219,50 @@ fn put_groups(text: &mut Text, broker: &Broker, max: usize) {
     total("gapless_group_lost_total", "Messages gone before they were handed out.", &|group| {
         group.totals.lost
     });
+}
+
+/// Numbers of jobs, of a server that leads them.
+fn put_jobs(text: &mut Text, jobs: &Overview) {
+    let states = [
+        ("waiting", jobs.waiting),
+        ("ready", jobs.ready),
+        ("running", jobs.running),
+        ("ended", jobs.ended - jobs.dead),
+        ("dead", jobs.dead),
+    ];
+    let states = states.map(|(state, count)| (label("state", state), count));
+    text.each(("gauge", "gapless_jobs", "Jobs that are remembered."), &states, |count| *count);
+    let totals = &jobs.totals;
+    let help = "Jobs accepted.";
+    text.single("counter", "gapless_jobs_submitted_total", help, totals.submitted);
+    let ends = [
+        ("succeeded", totals.succeeded),
+        ("failed", totals.failed),
+        ("cancelled", totals.cancelled),
+        ("dead", totals.dead),
+    ];
+    let ends = ends.map(|(how, count)| (label("how", how), count));
+    text.each(("counter", "gapless_jobs_ended_total", "Jobs ended."), &ends, |count| *count);
+    let help = "Attempts after the first one of a job.";
+    text.single("counter", "gapless_job_resends_total", help, totals.resends);
+    let help = "What workers said of attempts that did not count any more.";
+    text.single("counter", "gapless_job_stale_total", help, totals.stale);
+    let connected = jobs.workers.iter().filter(|worker| worker.connected).count();
+    text.single("gauge", "gapless_job_workers", "Workers that are connected.", connected);
+    let help = "From being accepted, or ready again, until a worker got it.";
+    put_times(text, "gapless_job_wait_seconds", help, &jobs.wait);
+    let help = "From when a worker got it until the attempt was over.";
+    put_times(text, "gapless_job_run_seconds", help, &jobs.run);
+}
+
+fn put_times(text: &mut Text, name: &str, help: &str, times: &Times) {
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    text.family("summary", name, help);
+    for (share, ms) in [("0.5", times.p50_ms), ("0.95", times.p95_ms), ("0.99", times.p99_ms)] {
+        if let Some(ms) = ms {
+            text.row(name, &label("quantile", share), seconds(ms));
+        }
+    }
+    text.row(&format!("{name}_sum"), "", seconds(times.sum_ms));
+    text.row(&format!("{name}_count"), "", times.count);
 }

@@ -15,6 +15,7 @@ mod groups;
 mod health;
 mod host;
 mod incoming;
+mod jobs;
 mod lines;
 mod login;
 mod messages;

@@ -249,7 +249,8 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::UnknownGroup
         | ErrorCode::UnknownMember
         | ErrorCode::NoSuchPath
-        | ErrorCode::NoSuchMessage => StatusCode::NOT_FOUND,
+        | ErrorCode::NoSuchMessage
+        | ErrorCode::NoSuchJob => StatusCode::NOT_FOUND,
         ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorCode::TopicDeleted | ErrorCode::GroupDeleted => StatusCode::GONE,
         ErrorCode::TopicExists
@@ -261,7 +262,9 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::Ahead
         | ErrorCode::NoSubscribers
         | ErrorCode::NotDurable
-        | ErrorCode::LeaseLost => StatusCode::CONFLICT,
+        | ErrorCode::LeaseLost
+        | ErrorCode::JobRefused
+        | ErrorCode::StaleAttempt => StatusCode::CONFLICT,
         ErrorCode::ExpectedSeq | ErrorCode::ExpectedCell => StatusCode::PRECONDITION_FAILED,
         ErrorCode::TooLarge | ErrorCode::FrameTooLarge | ErrorCode::BodyTooLarge => {
             StatusCode::PAYLOAD_TOO_LARGE

@@ -92,6 +92,20 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     ("/v1/groups/{name}/dead-letters", "ANY", Named(Right::Dlq)),
     ("/v1/groups/{name}/dead-letters/redrive", "POST", Named(Right::Dlq)),
     ("/v1/groups/{name}/dead-letters/{seq}", "ANY", Named(Right::Dlq)),
+    // What a job runs is in the body or in the leader's state: job.submit, and job.work of workers.
+    ("/v1/jobs", "ANY", Handler),
+    ("/v1/jobs/overview", "GET", Area("server")),
+    ("/v1/jobs/{id}", "ANY", Handler),
+    ("/v1/jobs/{id}/result", "GET", Handler),
+    ("/v1/jobs/{id}/log", "GET", Handler),
+    ("/v1/jobs/{id}/follow", "GET", Handler),
+    ("/v1/jobs/{id}/cancel", "POST", Handler),
+    ("/v1/jobs/{id}/retry", "POST", Handler),
+    ("/v1/workers/{name}/take", "POST", Handler),
+    ("/v1/workers/{name}/extend", "POST", Handler),
+    ("/v1/workers/{name}/output", "POST", Handler),
+    ("/v1/workers/{name}/complete", "POST", Handler),
+    ("/v1/workers/{name}/fail", "POST", Handler),
 ];
 
 /// What a path needs for a method; `None` when nobody said.

@@ -13,6 +13,7 @@ use axum::response::IntoResponse;
 use gapless_auth::Auth;
 use gapless_broker::Broker;
 use gapless_core::Timestamp;
+use gapless_jobs::Leader;
 use gapless_protocol::ErrorCode;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -35,7 +36,7 @@ use crate::http::problem::Problem;
 use crate::http::topics;
 use crate::http::wire::{self, Io, Wire};
 use crate::http::{
-    atomic, durable, follow, groups, health, login, messages, metrics, origin, page, problem,
+    atomic, durable, follow, groups, health, jobs, login, messages, metrics, origin, page, problem,
     rights, source,
 };
 use crate::native::NativeDoor;
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     /// What the page shows.
     pub(crate) sampler: Arc<Sampler>,
+    /// Who leads jobs here, if anybody does.
+    pub(crate) jobs: Option<Leader>,
     /// When the door got its broker.
     pub(crate) since: Timestamp,
     closing: watch::Receiver<bool>,
@@ -131,6 +134,7 @@ pub struct HttpDoor {
     /// Who is connected here.
     sessions: Sessions,
     outbox: Option<watch::Receiver<Value>>,
+    jobs: Option<Leader>,
 }
 
 /// What is answered: little until the broker is there, then everything.
@@ -172,6 +176,7 @@ impl HttpDoor {
             neighbours,
             sessions: Sessions::default(),
             outbox: None,
+            jobs: None,
         })
     }
 
@@ -187,6 +192,11 @@ impl HttpDoor {
     /// said before [`HttpDoor::serve`].
     pub fn outbox(&mut self, state: watch::Receiver<Value>) {
         self.outbox = Some(state);
+    }
+
+    /// Offers the jobs that this leader leads. To be said before [`HttpDoor::serve`].
+    pub fn leads(&mut self, leader: Leader) {
+        self.jobs = Some(leader);
     }
 
     /// Serves this broker from now on, in the runtime that this is called in. `metrics` is
@@ -221,6 +231,7 @@ impl HttpDoor {
             ),
             members: groups::Members::new(since),
             durable: durable::Streams::open(&broker),
+            jobs: self.jobs.take(),
             broker,
             auth,
             secure: false,
@@ -296,6 +307,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(atomic::routes())
         .merge(follow::routes())
         .merge(groups::routes())
+        .merge(jobs::routes())
         .merge(health::routes())
         .merge(durable::routes())
         .merge(login::routes())

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use gapless_broker::{Broker, BrokerOptions};
 use gapless_doors::http::{HttpDoor, HttpOptions};
+use gapless_jobs::{Leader, LeaderOptions};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -45,8 +46,13 @@ impl Server {
         change(&mut http, &mut options);
         let runtime = gapless_doors::runtime().expect("a runtime");
         let broker = Broker::open(options).expect("a broker");
-        let door = runtime.block_on(HttpDoor::open(broker.clone(), http, "127.0.0.1:0"));
-        let door = door.expect("a door");
+        let door = runtime.block_on(async {
+            let leader = Leader::start(&broker, LeaderOptions::default()).await.expect("a leader");
+            let mut door = HttpDoor::listen(http, "127.0.0.1:0").await.expect("a door");
+            door.leads(leader);
+            door.serve(&broker, None).expect("it serves");
+            door
+        });
         let address = door.address();
         Self { runtime, broker, door: Some(door), address, folder }
     }

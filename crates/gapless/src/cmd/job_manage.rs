@@ -29,6 +29,9 @@ pub(super) enum JobCommand {
         state: Option<String>,
         #[command(flatten)]
         of: Of,
+        /// Only schedules
+        #[arg(long)]
+        schedules: bool,
         /// At most so many
         #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
         count: u64,
@@ -192,10 +195,11 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 pub(super) fn run(command: &JobCommand, global: &Global, out: &mut Output) -> Done {
     gapless_doors::runtime()?.block_on(async {
         match command {
-            JobCommand::Ls { at, state, of, count, all } => {
+            JobCommand::Ls { at, state, of, schedules, count, all } => {
                 let most = if *all { u64::MAX } else { *count };
                 let mut leader = connect(&at.leader, global).await?;
-                list(&mut leader, state.clone(), of, most, out).await
+                let query = JobQuery { schedules: *schedules, ..query(state.clone(), of) };
+                list(&mut leader, query, most, out).await
             }
             JobCommand::Show { at, id } => {
                 let mut leader = connect(&at.leader, global).await?;
@@ -235,7 +239,7 @@ async fn dead(command: &DeadCommand, global: &Global, out: &mut Output) -> Done 
     match command {
         DeadCommand::Ls { at, of, count } => {
             let mut leader = connect(&at.leader, global).await?;
-            list(&mut leader, dead(), of, *count, out).await
+            list(&mut leader, query(dead(), of), *count, out).await
         }
         DeadCommand::Retry { at, which } => {
             let mut leader = connect(&at.leader, global).await?;
@@ -302,16 +306,9 @@ fn query(state: Option<String>, of: &Of) -> JobQuery {
     }
 }
 
-async fn list(
-    leader: &mut Manager,
-    state: Option<String>,
-    of: &Of,
-    most: u64,
-    out: &mut Output,
-) -> Done {
+async fn list(leader: &mut Manager, mut query: JobQuery, most: u64, out: &mut Output) -> Done {
     let mut table =
         Table::new(&["ID", "STATE", "EXEC", "CLIENT", ">TRIES", "SUBMITTED", "WORKER OR WHY"]);
-    let mut query = query(state, of);
     let mut left = most;
     let mut any = false;
     while left > 0 {
@@ -343,7 +340,7 @@ fn row(job: &JobShown) -> Vec<String> {
     let more = match (&job.worker_id, job.state == job.phase) {
         (Some(worker), _) if job.cancelling => format!("{worker}, to be cancelled"),
         (Some(worker), _) => worker.clone(),
-        (None, false) => job.phase.clone(),
+        (None, false) => job.cron.clone().unwrap_or_else(|| job.phase.clone()),
         (None, true) => "-".to_owned(),
     };
     vec![
@@ -376,6 +373,8 @@ fn show(detail: &JobDetail, out: &mut Output) -> Result<(), Failure> {
         ("priority", Some(job.priority.to_string())),
         ("submitted", time(Some(job.submitted_ms))),
         ("not before", time(job.not_before_ms.filter(|until| *until > job.submitted_ms))),
+        ("cron", job.cron.clone()),
+        ("schedule", job.schedule_id.clone()),
         ("attempt", Some(job.attempt.to_string())),
         ("failures", Some(job.failures.to_string())),
         ("lost workers", Some(job.lost_workers.to_string())),

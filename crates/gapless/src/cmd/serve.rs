@@ -196,7 +196,7 @@ async fn serve_open(
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
     let unix = unix_socket(config, data);
     let jobs = lead_jobs(config, broker).await?;
-    let leads = jobs.is_some();
+    let (leads, led) = (jobs.is_some(), jobs.clone());
     let door = NativeDoor::open_for(auth.clone(), jobs, native, tcp, unix.as_deref()).await;
     let door = door.map_err(|error| {
         Failure::failed(error)
@@ -206,6 +206,9 @@ async fn serve_open(
     if let Some(http) = &mut http {
         if let Some(outbox) = &outbox {
             http.outbox(outbox.state.clone());
+        }
+        if let Some(leader) = led {
+            http.leads(leader);
         }
         http.beside(&door);
         http.serve_for(auth.clone(), Some(metrics));

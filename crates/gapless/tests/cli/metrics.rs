@@ -29,7 +29,12 @@ fn families(text: &str) -> Families {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             let suffix = name.strip_prefix(&current).expect(line);
             assert!(["", "_bucket", "_sum", "_count"].contains(&suffix), "{line} in {current}");
-            assert!(suffix.is_empty() == (found[&current] != "histogram"), "{line}");
+            let fits = match &*found[&current] {
+                "histogram" => !suffix.is_empty(),
+                "summary" => suffix != "_bucket",
+                _ => suffix.is_empty(),
+            };
+            assert!(fits, "{line}");
         }
     }
     found

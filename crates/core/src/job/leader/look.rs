@@ -80,6 +80,8 @@ pub struct Filter {
     pub exec: Option<Arc<str>>,
     /// Whose they are.
     pub client: Option<Arc<str>>,
+    /// Only schedules.
+    pub schedules: bool,
 }
 
 /// A part of a list.
@@ -141,6 +143,7 @@ impl Leader {
             let spec = &self.jobs[&job].spec;
             if filter.exec.as_ref().is_none_or(|exec| *exec == spec.exec)
                 && filter.client.as_ref().is_none_or(|client| *client == spec.client)
+                && (!filter.schedules || spec.cron.is_some())
             {
                 found.jobs.push(job);
             }
