@@ -80,7 +80,7 @@ pub enum Ask {
         /// Where what is for it goes.
         out: mpsc::Sender<Tell>,
     },
-    /// Somebody who looks and manages is here.
+    /// An observer connected: it lists and manages jobs.
     Observer {
         /// Where what is for it goes.
         out: mpsc::Sender<Tell>,

@@ -199,7 +199,7 @@ pub enum Next {
 }
 
 impl Leader {
-    /// A seat for somebody who looks and manages.
+    /// A seat for an observer, which lists and manages jobs.
     ///
     /// # Errors
     /// When the leader has stopped, or its topics cannot be created.

@@ -204,8 +204,9 @@ async fn e5_a_lost_worker_s_job_runs_elsewhere_and_both_attempts_never_count() {
     let client = client(&[leader.address], "clientA");
     let request = job(1, "slow", &[]);
     let mut waiting = std::pin::pin!(client.run(&request));
+    // The shell creates the file a moment before it writes the line.
     let until_runs = async {
-        while !ran.exists() {
+        while std::fs::read_to_string(&ran).unwrap_or_default() != "x\n" {
             tokio::task::yield_now().await;
         }
     };

@@ -108,7 +108,7 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     ("/v1/workers/{name}/fail", "POST", Handler),
 ];
 
-/// What a path needs for a method; `None` when nobody said.
+/// What a path needs for a method; `None` when the table has no entry.
 pub(crate) fn need(path: &str, method: &Method) -> Option<Need> {
     // A HEAD is a GET whose body is not sent.
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
@@ -149,13 +149,13 @@ pub(crate) async fn gate(
         if known {
             return next.run(request).await;
         }
-        let detail = "nobody said who may use this path";
+        let detail = "no right is declared for this path";
         return Problem::new(ErrorCode::NotAuthorised, detail).into_response();
     };
     let caller = request.extensions().get::<Caller>().cloned();
     let checked = match (need, &caller) {
         (Nothing, _) => Ok(()),
-        // Whoever comes here without a caller was let through to what needs none.
+        // A request without a caller was let through, since its path needs no right.
         (_, None) => {
             let detail = "prove who you are: with a token, a certificate or a login";
             Err(Problem::new(ErrorCode::NotAuthenticated, detail))

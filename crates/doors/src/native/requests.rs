@@ -88,7 +88,7 @@ pub(crate) fn answer(shared: &Shared, caller: &Caller, verb: Verb) -> Verb {
     }
 }
 
-/// Whether the caller may take back a message: whoever may publish to its topic may.
+/// Whether the caller may take back a message: it may if it may publish to the topic.
 fn may_cancel(caller: &Caller, id: Position) -> Result<(), Box<Verb>> {
     let topic = caller.broker().delayed_topic(id);
     let topic = topic.map_err(|failed| Box::new(Verb::Error(topic_error(&failed))))?;

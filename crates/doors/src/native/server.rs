@@ -82,25 +82,12 @@ impl NativeDoor {
         tcp: Option<&str>,
         unix: Option<&Path>,
     ) -> Result<Self, DoorError> {
-        Self::open_leading(broker, None, options, tcp, unix).await
-    }
-
-    /// The same, and connections whose first frame is a hello of jobs are served by a leader.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub async fn open_leading(
-        broker: Broker,
-        jobs: Option<Leader>,
-        options: NativeOptions,
-        tcp: Option<&str>,
-        unix: Option<&Path>,
-    ) -> Result<Self, DoorError> {
         let auth = Auth::open_to_all(&broker)?;
-        Self::open_for(auth, jobs, options, tcp, unix).await
+        Self::open_for(auth, None, options, tcp, unix).await
     }
 
-    /// The same, for clients who prove who they are.
+    /// The same, for clients that prove their identity; connections whose first frame is a hello
+    /// of jobs are served by the leader, if there is one.
     ///
     /// # Errors
     /// As [`Self::open`].

@@ -73,7 +73,7 @@ pub(crate) fn run_x(options: &ClientxOptions, global: &Global, out: &mut Output)
     samples(&options.client, &leaders, cap, global, out)
 }
 
-/// The last word is the cap, if it is no address.
+/// The last word is the cap, if it is not an address.
 fn leaders_and_cap(words: &[String], usual: u32) -> Result<(Vec<String>, u32), String> {
     let (leaders, cap) = match words.split_last() {
         Some((last, leaders)) if !last.contains(':') => (leaders, jobs::cap(last)?),
@@ -83,7 +83,7 @@ fn leaders_and_cap(words: &[String], usual: u32) -> Result<(Vec<String>, u32), S
         return Err("name at least one leader as host:port".to_owned());
     }
     let leaders = leaders.iter().map(|each| {
-        jobs::leader(each).map_err(|why| format!("{each:?} is no address of a leader: {why}"))
+        jobs::leader(each).map_err(|why| format!("{each:?} is not the address of a leader: {why}"))
     });
     Ok((leaders.collect::<Result<_, _>>()?, cap))
 }

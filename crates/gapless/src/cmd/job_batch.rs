@@ -191,7 +191,7 @@ async fn waited_for(
                 Some(request) => {
                     submitted += 1;
                     let (client, timeout) = (Arc::clone(&client), global.timeout);
-                    // Nobody looks at what happens meanwhile.
+                    // What happens meanwhile is not observed.
                     let (events, _) = mpsc::channel(1);
                     open.spawn(async move {
                         jobs::result_of(&client, &request, events, timeout).await

@@ -451,39 +451,11 @@ pub struct StatsText {
     pub json: String,
 }
 
-impl Fields for StatsText {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { json: text(&payload.rest(), "json")?.into() })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_slice(self.json.as_bytes());
-    }
-}
-
 /// A command about identities, roles and tokens, as a JSON object with a `do`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Auth {
     /// The text. It may hold a password, so debugging does not show it.
     pub json: String,
-}
-
-impl core::fmt::Debug for Auth {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Auth { … }")
-    }
-}
-
-impl Fields for Auth {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { json: text(&payload.rest(), "json")?.into() })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_slice(self.json.as_bytes());
-    }
 }
 
 /// The answer to a command, as a JSON object.
@@ -493,19 +465,33 @@ pub struct AuthAnswer {
     pub json: String,
 }
 
-impl core::fmt::Debug for AuthAnswer {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("AuthAnswer { … }")
-    }
+/// Verbs whose payload is one JSON text.
+macro_rules! json_only {
+    ($($name:ident)+) => {$(
+        impl Fields for $name {
+            fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+                no_subject(subject)?;
+                Ok(Self { json: text(&payload.rest(), "json")?.into() })
+            }
+
+            fn put(&self, out: &mut BytesMut) {
+                out.put_slice(self.json.as_bytes());
+            }
+        }
+    )+};
 }
 
-impl Fields for AuthAnswer {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { json: text(&payload.rest(), "json")?.into() })
-    }
+json_only! { StatsText Auth AuthAnswer }
 
-    fn put(&self, out: &mut BytesMut) {
-        out.put_slice(self.json.as_bytes());
-    }
+/// Verbs that may hold a secret: debugging shows only their name.
+macro_rules! secret {
+    ($($name:ident)+) => {$(
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(concat!(stringify!($name), " { … }"))
+            }
+        }
+    )+};
 }
+
+secret! { Auth AuthAnswer }

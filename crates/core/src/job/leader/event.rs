@@ -56,7 +56,7 @@ pub enum Input {
         /// The attempts it is still at, from before.
         running: Vec<Token>,
     },
-    /// Somebody is connected who looks and manages, and may submit for any client.
+    /// An observer is connected: it lists and manages jobs, and may submit for any client.
     Observer(Session),
     /// A request of a worker that has no connection of its own: with a pattern it waits for a job,
     /// without one it speaks of attempts.

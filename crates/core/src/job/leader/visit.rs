@@ -8,7 +8,7 @@
 use super::*;
 
 impl Leader {
-    /// Somebody looks and manages.
+    /// An observer, which lists and manages jobs.
     pub(super) fn observer_came(&mut self, session: Session) {
         if self.sessions.contains_key(&session) {
             self.gone(session);
