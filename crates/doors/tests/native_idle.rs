@@ -12,8 +12,9 @@ use process::{files_max, memory};
 
 /// Bytes that an idle connection with a subscription may cost the server, all told.
 const CONNECTION_BYTES_MAX: u64 = 4 * 1024;
-/// Connections that are measured, if so many files may be open: each end is one.
-const CONNECTIONS: usize = 2000;
+/// Connections that are measured, if so many files may be open: each end is one. So many that a
+/// megabyte or two which the process takes once meanwhile does not count much.
+const CONNECTIONS: usize = 6000;
 /// Files that are open besides.
 const OTHER_FILES: usize = 100;
 /// Connections before the first look: by then what is made once is made.

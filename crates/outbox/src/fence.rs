@@ -156,6 +156,7 @@ async fn own(
                         moved = true;
                         want.send_replace(Some((safe, life)));
                     }
+                    Effect::Restore => return Ok(()),
                     Effect::Refused(error) => return Err(error.into()),
                 }
             }

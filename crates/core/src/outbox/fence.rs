@@ -14,7 +14,9 @@
 //!
 //! `safe` is the lowest floor, or the last number drawn if there are no holders; it never
 //! falls. What is remembered is bound to one *life* of the server: after a crash numbers that
-//! were drawn and not flushed are drawn again, so floors of the life before mean nothing.
+//! were drawn and not flushed are drawn again, so floors of the life before mean nothing, and
+//! neither does a bound that was not published. A poll of another life is not used: the machine
+//! asks for the stored bound.
 //!
 //! Holders are as many as the server allows transactions. Reading them is not here.
 
@@ -92,6 +94,8 @@ pub enum Effect {
         /// The life in which that is true.
         life: Life,
     },
+    /// The server crashed since the last poll: read the stored bound again, as [`Input::Stored`].
+    Restore,
     /// Stop: the numbers cannot be trusted any more.
     Refused(FenceError),
 }
@@ -160,7 +164,11 @@ impl Fence {
         holders: &[Holder],
         effects: &mut Vec<Effect>,
     ) -> Result<(), FenceError> {
-        let before = self.memory.take().filter(|memory| memory.life == life);
+        let before = self.memory.take();
+        if before.as_ref().is_some_and(|memory| memory.life != life) {
+            effects.push(Effect::Restore);
+            return Ok(());
+        }
         let known = before.as_ref().map_or(self.safe, |memory| memory.drawn.max(self.safe));
         if drawn < known {
             return Err(FenceError::WentBack { drawn, known });

@@ -139,6 +139,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Publish { safe, life } => self.publishing = Some((life.0, safe)),
+                Effect::Restore => self.restart(),
                 Effect::Refused(error) => panic!("the sequence never went back: {error}"),
             }
         }
@@ -237,6 +238,25 @@ impl Leases {
         let owns = |which: &usize| self.owners[*which].owns(self.clock(*which));
         assert!((0..self.owners.len()).filter(owns).count() <= 1, "two do the work");
     }
+}
+
+#[test]
+fn b9_a_bound_that_was_lost_in_a_crash_is_not_used_after_it() {
+    let mut fence = Fence::new(0);
+    let mut step = |input| {
+        let mut effects = Vec::new();
+        fence.step(Timestamp(0), input, &mut effects);
+        effects
+    };
+    let polled = |life, drawn, holders| Input::Polled { life: Life(life), drawn, holders };
+    let settled = Effect::Publish { safe: 2, life: Life(1) };
+    assert_eq!(step(polled(1, 2, Vec::new())), [settled]);
+    // It crashes before that is written: 1 is drawn again, and its transaction is open.
+    let open = || vec![Holder { id: HolderId(9), prepared: false }];
+    assert_eq!(step(polled(2, 1, open())), [Effect::Restore]);
+    assert_eq!(step(Input::Stored { safe: 0 }), []);
+    assert_eq!(step(polled(2, 3, open())), []);
+    assert_eq!(step(polled(2, 3, Vec::new())), [Effect::Publish { safe: 3, life: Life(2) }]);
 }
 
 proptest! {
