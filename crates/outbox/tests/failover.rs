@@ -141,17 +141,17 @@ async fn b9_the_last_number_drawn_never_goes_back_while_writers_draw() {
         DECLARE known bigint := 0; now bigint; back bigint := 0;
         BEGIN
             FOR i IN 1..looks LOOP
-                now := (SELECT drawn FROM gapless.look());
+                now := gapless.drawn();
                 back := greatest(back, known - now);
                 known := now;
             END LOOP;
             RETURN back;
         END $$";
     looking.batch_execute(look).await.expect("a function");
-    let drawn = "SELECT drawn FROM gapless.look()";
+    let drawn = "SELECT gapless.drawn()";
     let mut rounds = 0;
     while writers.try_join_next().is_none() {
-        let row = looking.query_one("SELECT went_back(2000)", &[]).await.expect("looks");
+        let row = looking.query_one("SELECT went_back(20000)", &[]).await.expect("looks");
         assert_eq!(row.get::<_, i64>(0), 0, "the last number drawn went back");
         rounds += 1;
     }

@@ -311,6 +311,12 @@ BEGIN
 END
 $body$;
 
+-- The last number drawn. A SELECT from the sequence reads it without its lock: while nextval logs
+-- ahead, it can see up to 32 numbers that are not drawn yet, and later ones would be passed over.
+CREATE FUNCTION {schema}.drawn() RETURNS bigint LANGUAGE sql AS $body$
+    SELECT coalesce(pg_sequence_last_value('{schema}.{outbox}_seq_seq'::regclass), 0)
+$body$;
+
 -- One look of the fence: the last number drawn, and after it who holds the lock, prepared or not.
 -- Without a life the server has crashed since the last look. Here, and in the functions below,
 -- because plans are kept inside functions, also behind a pooler: planning would take five times
@@ -318,10 +324,7 @@ $body$;
 CREATE FUNCTION {schema}.look(OUT life text, OUT drawn bigint, OUT holders text)
 LANGUAGE plpgsql AS $body$
 BEGIN
-    -- A SELECT from the sequence reads it without its lock: while nextval logs ahead, it can see
-    -- up to 32 numbers that are not drawn yet, and later ones would be passed over.
-    SELECT replace(l.id::text, '-', ''),
-           coalesce(pg_sequence_last_value('{schema}.{outbox}_seq_seq'::regclass), 0)
+    SELECT replace(l.id::text, '-', ''), {schema}.drawn()
     INTO look.life, look.drawn FROM {schema}.life l;
     SELECT string_agg(
         DISTINCT CASE WHEN pid IS NULL THEN 'prepared ' ELSE '' END || virtualtransaction, ','
