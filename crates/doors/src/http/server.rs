@@ -225,7 +225,7 @@ impl HttpDoor {
             sessions,
             sampler: Sampler::new(
                 broker.clone(),
-                (doors, self.outbox.take()),
+                (doors, self.outbox.take(), self.jobs.clone()),
                 &self.options,
                 self.closing.clone(),
             ),

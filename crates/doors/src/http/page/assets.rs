@@ -58,6 +58,8 @@ const FILES: &[File] = files! {
     "views/subscribers.js" SCRIPT,
     "views/groups.js" SCRIPT,
     "views/group.js" SCRIPT,
+    "views/jobs.js" SCRIPT,
+    "views/job.js" SCRIPT,
     "views/outbox.js" SCRIPT,
     "views/events.js" SCRIPT,
 };

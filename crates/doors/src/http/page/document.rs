@@ -38,6 +38,8 @@ pub(crate) fn document(
         parts.insert("journal".into(), journal(sampling));
         parts.insert("flush".into(), flush(sampling));
         parts.insert("recovery".into(), recovery(sampling));
+    }
+    if view.overview || view.jobs {
         parts.insert("history".into(), history(sampling));
     }
     if view.topics {
@@ -53,6 +55,9 @@ pub(crate) fn document(
     }
     if view.outbox {
         parts.insert("outbox".into(), sampler.outbox());
+    }
+    if view.jobs {
+        parts.insert("jobs".into(), sampling.jobs.shown(view.rows));
     }
     if view.events {
         parts.insert("events".into(), events(sampling));
@@ -139,7 +144,7 @@ fn history(sampling: &Sampling) -> Value {
         points.map(|point| rounded(of(point) as f64 / point.seconds)).collect::<Value>()
     };
     let plain = |of: fn(&Point) -> Option<u64>| sampling.points.iter().map(of).collect::<Value>();
-    json!({
+    let mut history = json!({
         "messages_in": per_second(|point| point.messages_in),
         "bytes_in": per_second(|point| point.bytes_in),
         "bytes_out": per_second(|point| point.bytes_out),
@@ -147,7 +152,11 @@ fn history(sampling: &Sampling) -> Value {
         "flush_p50_us": plain(|point| point.flush_p50_us),
         "flush_p99_us": plain(|point| point.flush_p99_us),
         "recovering": plain(|point| Some(point.recovering as u64)),
-    })
+    });
+    for (name, points) in sampling.jobs.history() {
+        history[name] = points;
+    }
+    history
 }
 
 fn topics(broker: &Broker, sampling: &Sampling, view: &View) -> Value {

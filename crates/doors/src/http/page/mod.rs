@@ -10,6 +10,7 @@ mod delta;
 mod document;
 mod events;
 mod groups;
+mod jobs;
 mod ring;
 mod sampler;
 mod sampling;
@@ -70,6 +71,7 @@ async fn home(
     let caller = caller.ok_or_else(|| Problem::new(ErrorCode::NotAuthenticated, detail))?;
     caller.may_area("server")?;
     let view = parse(query)?;
+    shared.sampler.read_jobs().await;
     let parts = blocking(move || {
         let _viewer = shared.sampler.view();
         shared.sampler.glance();
@@ -120,6 +122,9 @@ impl Watching {
         }
         let (shared, view) = (Arc::clone(&self.shared), self.view.clone());
         let is_first = self.known.is_none();
+        if is_first {
+            shared.sampler.read_jobs().await;
+        }
         let rendered = blocking(move || {
             if is_first {
                 shared.sampler.glance();

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gapless_broker::Broker;
+use gapless_jobs::Leader;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
@@ -18,12 +19,19 @@ use crate::sessions::Sessions;
 /// A reading that took some time is followed by at least so many times as much without one.
 const REST: u32 = 20;
 
+/// What is looked at beside the broker: who is connected at each door, the outbox and the jobs of
+/// this process.
+pub(crate) type Sources =
+    (Vec<(&'static str, Sessions)>, Option<watch::Receiver<Value>>, Option<Leader>);
+
 /// The one sampler of a door.
 pub(crate) struct Sampler {
     broker: Broker,
     doors: Vec<(&'static str, Sessions)>,
     /// How the outbox stands that this process moves, if it moves one.
     outbox: Option<watch::Receiver<Value>>,
+    /// Who leads jobs here, if this process does.
+    jobs: Option<Leader>,
     interval: Duration,
     linger: Duration,
     sampling: Mutex<Sampling>,
@@ -66,7 +74,7 @@ impl Drop for Viewer {
 impl Sampler {
     pub(crate) fn new(
         broker: Broker,
-        (doors, outbox): (Vec<(&'static str, Sessions)>, Option<watch::Receiver<Value>>),
+        (doors, outbox, jobs): Sources,
         options: &HttpOptions,
         closing: watch::Receiver<bool>,
     ) -> Arc<Self> {
@@ -74,6 +82,7 @@ impl Sampler {
             broker,
             doors,
             outbox,
+            jobs,
             interval: options.sample_interval,
             linger: options.sample_linger,
             sampling: Mutex::default(),
@@ -96,6 +105,15 @@ impl Sampler {
     /// How the outbox stands; null without one.
     pub(crate) fn outbox(&self) -> Value {
         self.outbox.as_ref().map_or(Value::Null, |state| state.borrow().clone())
+    }
+
+    /// Reads how jobs stand. A leader that does not answer for an interval is not waited for: what
+    /// was read before stays.
+    pub(crate) async fn read_jobs(&self) {
+        let Some(leader) = &self.jobs else { return };
+        if let Ok(Ok(overview)) = tokio::time::timeout(self.interval, leader.overview()).await {
+            self.sampling().jobs.read(overview);
+        }
     }
 
     /// How many look now.
@@ -134,6 +152,7 @@ impl Sampler {
                 () = self.wake.notified() => {}
             }
             while self.is_looked_at() {
+                self.read_jobs().await;
                 let sampler = Arc::clone(&self);
                 let ticked = tokio::task::spawn_blocking(move || sampler.tick()).await;
                 // A panic in it is told by the runtime; the next one may do better.

@@ -10,6 +10,7 @@ use gapless_broker::{Broker, DeliveryCounts, FlushTimes, JournalStats, Subscribe
 
 use crate::http::page::clients::Clients;
 use crate::http::page::events::Events;
+use crate::http::page::jobs::Jobs;
 use crate::http::page::ring::Ring;
 use crate::http::page::topics::{RATE_POINTS, Topic, Topics};
 use crate::sessions::Sessions;
@@ -38,6 +39,7 @@ pub(crate) struct Sampling {
     pub(crate) topics: Topics,
     pub(crate) clients: Clients,
     pub(crate) events: Events,
+    pub(crate) jobs: Jobs,
     pub(crate) journal: JournalStats,
     pub(crate) delivery: DeliveryCounts,
     pub(crate) points: Ring<Point>,
@@ -60,6 +62,7 @@ impl Default for Sampling {
             topics: Topics::default(),
             clients: Clients::default(),
             events: Events::default(),
+            jobs: Jobs::default(),
             journal: JournalStats::default(),
             delivery: DeliveryCounts::default(),
             points: Ring::new(HISTORY_POINTS),
@@ -96,7 +99,9 @@ impl Sampling {
         let began = self.ticked_at.replace(self.read_at);
         if let Some(began) = began {
             self.topics.tick();
-            self.points.push(self.point(self.read_at.saturating_sub(began)));
+            let took = self.read_at.saturating_sub(began);
+            self.points.push(self.point(took));
+            self.jobs.tick(took.as_secs_f64());
         }
         self.delivery_at_tick = self.delivery;
         self.flushes.push(self.flush_times.clone());

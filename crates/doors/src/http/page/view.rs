@@ -64,6 +64,7 @@ pub(crate) struct View {
     pub(crate) events: bool,
     pub(crate) groups: bool,
     pub(crate) outbox: bool,
+    pub(crate) jobs: bool,
     pub(crate) topic: Option<String>,
     pub(crate) group: Option<TopicName>,
     pub(crate) filter: Filter,
@@ -85,6 +86,7 @@ impl ViewQuery {
             events: self.show.is_none(),
             groups: self.show.is_none(),
             outbox: self.show.is_none(),
+            jobs: self.show.is_none(),
             topic: self.topic,
             group: self.group.as_deref().map(group).transpose()?,
             filter: filter(self.filter.as_deref().unwrap_or_default())?,
@@ -101,9 +103,10 @@ impl ViewQuery {
                 "events" => view.events = true,
                 "groups" => view.groups = true,
                 "outbox" => view.outbox = true,
+                "jobs" => view.jobs = true,
                 "" => {}
                 _ => {
-                    let wanted = "overview, topics, subscribers, groups, outbox, events";
+                    let wanted = "overview, topics, subscribers, groups, jobs, outbox, events";
                     return Err(bad("show", part, wanted));
                 }
             }

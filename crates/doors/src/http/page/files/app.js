@@ -12,10 +12,12 @@ import * as topic from "./views/topic.js";
 import * as subscribers from "./views/subscribers.js";
 import * as groups from "./views/groups.js";
 import * as group from "./views/group.js";
+import * as jobs from "./views/jobs.js";
+import * as job from "./views/job.js";
 import * as outbox from "./views/outbox.js";
 import * as events from "./views/events.js";
 
-const views = { "": overview, topics, topic, subscribers, groups, group, outbox, events };
+const views = { "": overview, topics, topic, subscribers, groups, group, jobs, job, outbox, events };
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");

@@ -47,6 +47,11 @@ const sentences = {
   "group.redriven": (event) => `${plural(event.count, "dead letter")} of group ${event.group} redriven.`,
   "group.redrive-ended": (event) =>
     `The redrive of group ${event.group} ended${event.why ? `: ${event.why}` : ""}.`,
+  "job.submitted": (event) => `Job ${event.job} of ${event.client} was submitted: ${event.exec}.`,
+  "job.started": (event) => `Attempt ${count(event.attempt)} of job ${event.job} (${event.exec}) began.`,
+  "job.again": (event) => `Attempt ${count(event.attempt)} of job ${event.job} (${event.exec}) did not do; another follows.`,
+  "job.ended": (event) => `Job ${event.job} (${event.exec}) ended: ${event.how}.`,
+  "job.dead": (event) => `Job ${event.job} (${event.exec}) was given up: ${event.how}.`,
   "publish.rejected": (event) => `A publish to ${event.topic} was refused (${event.reason}).`,
 };
 
