@@ -86,6 +86,8 @@ const MAY_READ_CLOCK: &[Exception] = &[
         reason: "the deadlines of a connection",
     },
     Exception { path: "crates/doors/src/http/wire.rs", reason: "since when a peer takes nothing" },
+    Exception { path: "crates/doors/src/http/http2.rs", reason: "since when an answer waits" },
+    Exception { path: "crates/gapless/src/tls.rs", reason: "when a certificate is warned about" },
     Exception {
         path: "crates/client/src/clock.rs",
         reason: "the one place of the client that reads time",

@@ -26,6 +26,7 @@ use crate::publish::{
     Atomic, Committing, IdSource, Outgoing, Publishing, committing, publishing, random,
 };
 use crate::subscription::{From, Subscription};
+use crate::tls::TlsError;
 use crate::typed;
 
 /// How a client is doing.
@@ -84,8 +85,14 @@ impl Client {
         let client = Self::connect_lazy(options)?;
         let mut state = client.state();
         let decided = state.wait_for(|state| matches!(state, State::Online | State::Closed(_)));
-        match timeout(client.limits().connect_wait, decided).await {
-            Ok(Ok(state)) => match *state {
+        let decided = timeout(client.limits().connect_wait, decided).await;
+        let decided = decided.map(|state| state.map(|state| *state));
+        match decided {
+            Ok(Ok(state)) => match state {
+                State::Closed(Some(GaveUp::Tls)) => {
+                    let why = client.last_trouble().unwrap_or_default();
+                    Err(ConnectError::Tls(TlsError::Handshake(why)))
+                }
                 State::Closed(why) => Err(ConnectError::GaveUp(why.unwrap_or(GaveUp::Other))),
                 _ => Ok(()),
             },
@@ -103,7 +110,9 @@ impl Client {
     /// # Errors
     /// When the options cannot be used.
     pub fn connect_lazy(options: ConnectOptions) -> Result<Self, ConnectError> {
-        let ConnectOptions { addresses, name, token, backoff, limits, ids, registry } = options;
+        let ConnectOptions { addresses, name, token, tls, backoff, limits, ids, registry } =
+            options;
+        let tls = tls.map(|tls| tls.build()).transpose()?;
         let addresses: Vec<Address> =
             addresses.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
         check(&limits)?;
@@ -133,6 +142,7 @@ impl Client {
             clock,
             inbox: Arc::clone(&inbox),
             addresses,
+            tls,
             hello,
             limits,
             registry: Arc::clone(&registry),

@@ -16,6 +16,8 @@ use crate::socket::{Output, Socket};
 const READS_PER_TURN: usize = 16;
 /// How the answer of an HTTP server begins; no frame before a welcome is so long.
 const HTTP: &[u8] = b"HTTP";
+/// How a server that speaks TLS ends a connection that does not; no frame before a welcome is so long.
+const TLS_ALERT: &[u8] = &[0x15, 0x03];
 /// Where the id of a frame stands in it (E2).
 const MSG_ID_AT: std::ops::Range<usize> = 5..21;
 
@@ -135,6 +137,9 @@ impl Connection {
             }
             if self.welcome.is_none() && self.input.starts_with(HTTP) {
                 return Err(Lost::Http);
+            }
+            if self.welcome.is_none() && self.input.starts_with(TLS_ALERT) {
+                return Err(Lost::Tls);
             }
             while let Some(frame) = decoder.decode(&mut self.input)? {
                 frames.push(frame);

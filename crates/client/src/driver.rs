@@ -34,6 +34,7 @@ use crate::options::ClientLimits;
 use crate::publish::Outgoing;
 use crate::sending::Owed;
 use crate::socket::Socket;
+use crate::tls::{Tls, is_distrust};
 
 /// How long the last frames of a connection may take to be written.
 const PART_WAIT: Duration = Duration::from_secs(1);
@@ -60,6 +61,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Clock,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) addresses: Vec<Address>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) hello: Hello,
     pub(crate) limits: ClientLimits,
     pub(crate) registry: Arc<Registry>,
@@ -99,6 +101,8 @@ pub(crate) struct Driver {
     pub(crate) parked: BTreeMap<SubscriptionId, Follow>,
     pub(crate) next_follow: u64,
     pub(crate) stopping: bool,
+    /// Whether any server has said welcome.
+    welcomed: bool,
     ended: Option<Option<GaveUp>>,
 }
 
@@ -135,6 +139,7 @@ impl Driver {
             parked: BTreeMap::new(),
             next_follow: 1,
             stopping: false,
+            welcomed: false,
             ended: None,
         }
     }
@@ -319,7 +324,8 @@ impl Driver {
                 self.parts.state.send_replace(State::Connecting);
                 let address = self.parts.addresses[address].clone();
                 debug!(%address, "connecting");
-                self.line = Line::Making(Box::pin(Socket::connect(address)));
+                self.line =
+                    Line::Making(Box::pin(Socket::connect(address, self.parts.tls.clone())));
             }
             Effect::SendHello => {
                 let hello = Verb::from(self.parts.hello.clone());
@@ -379,6 +385,7 @@ impl Driver {
     }
 
     fn online(&mut self, resumed: bool) {
+        self.welcomed = true;
         if let Line::Up(connection) = &mut self.line
             && let Some(limits) = connection.welcome
         {
@@ -479,6 +486,9 @@ impl Driver {
         self.line = Line::Down;
         let why = match why {
             Lost::Http => Failure::OtherProtocol,
+            // Of a server that was good before, a certificate may be about to be renewed.
+            Lost::Tls if !self.welcomed => Failure::NotTrusted,
+            Lost::Io(error) if !self.welcomed && is_distrust(error) => Failure::NotTrusted,
             _ => Failure::Unreachable,
         };
         let failed = Input::Failed { why };

@@ -10,6 +10,7 @@ use gapless_core::{Fate, LinkError, MessageError, PatternError, RejectReason};
 use gapless_protocol::{ErrorAnswer, ErrorCode, Rejection};
 
 use crate::address::AddressError;
+use crate::tls::TlsError;
 use gapless_core::Token;
 
 /// Why there is no client.
@@ -22,6 +23,9 @@ pub enum ConnectError {
     /// The options cannot be used.
     #[error(transparent)]
     Options(#[from] LinkError),
+    /// TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A limit of zero would let nothing through.
     #[error("{limit} is zero: give at least one")]
     Zero {
@@ -55,6 +59,9 @@ pub enum GaveUp {
     /// It is an HTTP server: gapless has HTTP on another port than its native protocol.
     #[error("it speaks HTTP: use the port of the native protocol, 4281 unless it was set")]
     Http,
+    /// One side does not trust the other's certificate, or only one speaks TLS.
+    #[error("TLS was not agreed on")]
+    Tls,
     /// For another reason that does not pass.
     #[error("it will never let this client in")]
     Other,
@@ -66,6 +73,7 @@ impl From<Failure> for GaveUp {
             Failure::VersionMismatch => Self::VersionMismatch,
             Failure::NotAuthorised => Self::NotAuthorised,
             Failure::OtherProtocol => Self::Http,
+            Failure::NotTrusted => Self::Tls,
             _ => Self::Other,
         }
     }
@@ -302,6 +310,8 @@ pub(crate) enum Lost {
     Closed,
     #[error("the server speaks HTTP")]
     Http,
+    #[error("the server speaks TLS, and this client was not asked to")]
+    Tls,
     #[error("the server sent what is no frame: {0}")]
     Frame(#[from] gapless_protocol::FrameError),
     #[error("the server sent what cannot be read: {0}")]

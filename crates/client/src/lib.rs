@@ -62,6 +62,7 @@ mod seat;
 mod sending;
 mod socket;
 mod subscription;
+mod tls;
 pub mod typed;
 
 pub use address::{Address, AddressError, DEFAULT_ADDRESS, DEFAULT_PORT};
@@ -78,6 +79,7 @@ pub use member::{Answering, GroupEvent, Member, MemberHandle, MemberOptions, Out
 pub use options::{ClientLimits, ConnectOptions, Ids};
 pub use publish::{Ack, Atomic, Committing, Publishing};
 pub use subscription::{Event, From, Messages, Subscription};
+pub use tls::{TlsError, TlsOptions};
 pub use typed::{Json, MessagePack, RegistryExt};
 
 pub use gapless_core::{

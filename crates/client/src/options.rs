@@ -8,6 +8,7 @@ use bytes::Bytes;
 use gapless_core::{Amount, Backoff, Registry};
 
 use crate::address::DEFAULT_ADDRESS;
+use crate::tls::TlsOptions;
 
 /// Whether messages without an id get one, so that sending them again cannot double them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +96,7 @@ pub struct ConnectOptions {
     pub(crate) addresses: Vec<String>,
     pub(crate) name: String,
     pub(crate) token: Option<Secret>,
+    pub(crate) tls: Option<TlsOptions>,
     pub(crate) backoff: Backoff,
     pub(crate) limits: ClientLimits,
     pub(crate) ids: Ids,
@@ -108,6 +110,7 @@ impl ConnectOptions {
             addresses: addresses.into_iter().map(|address| address.as_ref().to_owned()).collect(),
             name: String::new(),
             token: None,
+            tls: None,
             backoff: Backoff::default(),
             limits: ClientLimits::default(),
             ids: Ids::default(),
@@ -126,6 +129,13 @@ impl ConnectOptions {
     #[must_use]
     pub fn token(mut self, token: impl Into<Bytes>) -> Self {
         self.token = Some(Secret(token.into()));
+        self
+    }
+
+    /// Encrypts connections over TCP; Unix sockets stay as they are.
+    #[must_use]
+    pub fn tls(mut self, tls: TlsOptions) -> Self {
+        self.tls = Some(tls);
         self
     }
 

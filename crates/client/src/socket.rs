@@ -1,4 +1,5 @@
-//! A connection's byte stream, TCP or Unix, and what waits to be written to it.
+//! A connection's byte stream, TCP with or without TLS, or Unix, and what waits to be written
+//! to it.
 //!
 //! Nothing is read before the socket says that there is something, so that an idle
 //! connection holds no buffer. Small frames gather in one buffer, large bodies stand between
@@ -14,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 
 use crate::address::Address;
+use crate::tls::{Tls, TlsSocket};
 
 /// Bytes read at once: many small frames share one block.
 const READ_BYTES: usize = 64 * 1024;
@@ -24,12 +26,13 @@ pub(crate) const COPIED_BYTES_MAX: usize = 2 * 1024;
 /// Parts handed to the kernel in one call.
 const PARTS_MAX: usize = 64;
 
-/// Either kind of socket.
+/// One kind of socket.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
     #[cfg(unix)]
     Unix(UnixStream),
+    Tls(Box<TlsSocket>),
 }
 
 macro_rules! either {
@@ -38,17 +41,21 @@ macro_rules! either {
             Socket::Tcp($stream) => $call,
             #[cfg(unix)]
             Socket::Unix($stream) => $call,
+            Socket::Tls($stream) => $call,
         }
     };
 }
 
 impl Socket {
-    pub(crate) async fn connect(address: Address) -> io::Result<Self> {
+    pub(crate) async fn connect(address: Address, tls: Option<Tls>) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
-                let stream = TcpStream::connect(address).await?;
+                let stream = TcpStream::connect(&address).await?;
                 stream.set_nodelay(true)?;
-                Ok(Self::Tcp(stream))
+                match tls {
+                    None => Ok(Self::Tcp(stream)),
+                    Some(tls) => Ok(Self::Tls(Box::new(tls.connect(stream, &address).await?))),
+                }
             }
             #[cfg(unix)]
             Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
@@ -84,7 +91,10 @@ impl Socket {
                 None => return Ok(false),
             }
         }
-        Ok(true)
+        match self {
+            Self::Tls(tls) => tls.flush(),
+            _ => Ok(true),
+        }
     }
 }
 

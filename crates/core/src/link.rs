@@ -96,6 +96,8 @@ pub enum Failure {
     NotAuthorised,
     /// What answers speaks another protocol.
     OtherProtocol,
+    /// One side does not trust the other.
+    NotTrusted,
 }
 
 impl Failure {
@@ -103,7 +105,10 @@ impl Failure {
     pub fn is_final(self) -> bool {
         match self {
             Self::Unreachable | Self::Busy => false,
-            Self::VersionMismatch | Self::NotAuthorised | Self::OtherProtocol => true,
+            Self::VersionMismatch
+            | Self::NotAuthorised
+            | Self::OtherProtocol
+            | Self::NotTrusted => true,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod budget;
+mod certificate;
 mod connections;
 pub mod http;
 pub mod json;
@@ -11,6 +12,7 @@ mod numbered;
 mod process;
 mod sessions;
 mod sockets;
+mod tls;
 
 use std::path::PathBuf;
 
@@ -18,6 +20,7 @@ pub use budget::Budget;
 pub use connections::Connections;
 pub use gapless_auth::{Auth, AuthError, AuthOptions};
 pub use sessions::Sessions;
+pub use tls::{Tls, TlsError, TlsFiles};
 
 /// Why a door did not open.
 #[derive(Debug, thiserror::Error)]

@@ -86,6 +86,14 @@ keys! {
         for none";
     "auth.jwt_issuer" = "", "what `iss` of signed tokens must be; empty for any";
     "auth.jwt_audience" = "", "what `aud` of signed tokens must be or hold; empty for any";
+    "tls.cert" = "", "file of the server's certificate, and of those between it and its authority \
+        (PEM); with it, TCP and HTTP are encrypted";
+    "tls.key" = "", "file of its private key (PEM)";
+    "tls.client_ca" = "", "file of authorities (PEM) that sign certificates of clients; empty asks for \
+        none";
+    "tls.client_crl" = "", "file of lists of revoked certificates of clients (PEM)";
+    "tls.client_required" = "false", "whether a client without a certificate is refused: true or \
+        false";
     "jobs.enabled" = "true", "whether jobs are led here, on the native door: true or false";
     "jobs.lease_ms" = "15000", "how long a worker may be silent about a job before another gets it, \
         at least 3000";
@@ -104,7 +112,19 @@ keys! {
 }
 
 /// Variables that stand for flags, not for keys.
-const FLAGS: [&str; 7] = ["config", "server", "wait", "timeout", "log", "token", "token_file"];
+const FLAGS: [&str; 11] = [
+    "config",
+    "server",
+    "wait",
+    "timeout",
+    "log",
+    "token",
+    "token_file",
+    "tls",
+    "tls_ca",
+    "client_cert",
+    "client_key",
+];
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -296,7 +316,9 @@ fn nearest(wrong: &str) -> Option<&'static str> {
             .min(strsim::damerau_levenshtein(last(key.name), wrong))
     };
     let best = KEYS.iter().min_by_key(|key| distance(key))?;
-    (distance(best) <= 3).then_some(best.name)
+    // Of a short word, little must be wrong.
+    let far = (wrong.chars().count() / 3).clamp(1, 3);
+    (distance(best) <= far).then_some(best.name)
 }
 
 #[cfg(test)]

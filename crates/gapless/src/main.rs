@@ -15,6 +15,7 @@ mod progress;
 mod recorder;
 mod remote;
 mod show;
+mod tls;
 mod values;
 
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gapless_client::{
     Address, AskError, Backoff, Client, ClientLimits, ConnectError, ConnectOptions, ErrorCode,
-    Fate, GaveUp, PublishError, State, SubscriptionError, Trouble,
+    Fate, GaveUp, PublishError, State, SubscriptionError, TlsError, Trouble,
 };
 use gapless_core::{Pattern, RejectReason, TopicName};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use tokio::time::{interval, timeout};
 use crate::cmd::{Global, SERVER_DEFAULT};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Paint};
+use crate::tls;
 use crate::values;
 
 /// How long one attempt to reach a server may take.
@@ -98,18 +99,39 @@ async fn connect(global: &Global) -> Result<Client, Failure> {
     // Somebody looks at it: a server that is back is to be found soon.
     let backoff = Backoff { most: Duration::from_secs(2), ..Backoff::default() };
     let name = format!("gapless cli {}", std::process::id());
-    let mut options =
-        ConnectOptions::new([&global.server]).name(name).limits(limits).backoff(backoff);
-    if let Some(token) = token(global)? {
-        options = options.token(token);
-    }
+    let options = connect_options(global)?.name(name).limits(limits).backoff(backoff);
     Client::connect(options).await.map_err(|error| match error {
         ConnectError::Address(_) => Failure::words(error),
         ConnectError::GaveUp(GaveUp::Http) => http_port(&address),
+        ConnectError::Tls(TlsError::Handshake(why)) => not_trusted(global, &address, &why),
+        ConnectError::Tls(_) => Failure::words(error),
         ConnectError::GaveUp(_) => Failure::new(Exit::Rejected, error),
         error => Failure::new(Exit::NoConnection, format!("{address}: {error}"))
             .hint("something listens there, but does not answer as gapless does"),
     })
+}
+
+/// How to reach the server, and to prove who asks.
+pub(crate) fn connect_options(global: &Global) -> Result<ConnectOptions, Failure> {
+    let mut options = ConnectOptions::new([&global.server]);
+    if let Some(token) = token(global)? {
+        options = options.token(token);
+    }
+    if let Some(tls) = tls::client(global) {
+        options = options.tls(tls);
+    }
+    Ok(options)
+}
+
+/// The two did not agree on TLS.
+fn not_trusted(global: &Global, address: &Address, why: &str) -> Failure {
+    let hint = if tls::client(global).is_none() {
+        "name the authority that signed its certificate: --tls-ca FILE, or --tls for the system's"
+    } else {
+        "--tls-ca FILE names authorities to trust, --tls-cert and --tls-key who you are; without \
+         them no TLS is spoken"
+    };
+    Failure::new(Exit::NoConnection, format!("{address}: {why}")).hint(hint)
 }
 
 /// The token to send, from the command line, the environment or a file.

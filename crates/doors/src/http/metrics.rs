@@ -59,10 +59,13 @@ pub(crate) fn describe() {
     describe_counter!("gapless_memory_waits_total", "Times a connection waited for memory.");
     let slow = "gapless_slow_readers_ended_total";
     describe_counter!(slow, "Connections ended because the client took nothing.");
+    let failed = "gapless_tls_handshakes_failed_total";
+    describe_counter!(failed, "TLS handshakes that failed; why is in the log.");
     // Shown from the start, so that the first one is seen as a change.
     counter!("gapless_memory_waits_total").increment(0);
     for door in ["native", "http"] {
         counter!(slow, "door" => door).increment(0);
+        counter!(failed, "door" => door).increment(0);
     }
 }
 
@@ -115,6 +118,11 @@ fn put_server(text: &mut Text, shared: &Shared) {
     text.single("gauge", "gapless_memory_bytes", help, memory.used());
     let help = "How many bytes these may be.";
     text.single("gauge", "gapless_memory_bytes_max", help, memory.bytes_max());
+    let expires = "gapless_tls_certificate_expires_timestamp_seconds";
+    text.family("gauge", expires, "When the server's certificate expires, in seconds since 1970.");
+    if let Some(tls) = &shared.options.tls {
+        text.row(expires, "", tls.expires().as_secs());
+    }
 }
 
 fn put_process(text: &mut Text, since: Timestamp) {

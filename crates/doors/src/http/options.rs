@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::sockets::WRITE_TIMEOUT;
-use crate::{Budget, Connections};
+use crate::{Budget, Connections, Tls};
 
 /// Limits of the HTTP door.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct HttpOptions {
     pub sample_interval: Duration,
     /// How long sampling goes on after the last one looked.
     pub sample_linger: Duration,
+    /// By what connections are encrypted; they are not without it.
+    pub tls: Option<Tls>,
     /// Origins that browsers may call from: `*` for all, empty for none but our own page.
     pub cors_origins: Vec<String>,
     /// Host names that clients may use beside IP addresses, `localhost` and the name that is
@@ -67,6 +69,7 @@ impl Default for HttpOptions {
             metrics_topics_max: 1000,
             sample_interval: Duration::from_secs(1),
             sample_linger: Duration::from_secs(30),
+            tls: None,
             cors_origins: Vec::new(),
             hosts: Vec::new(),
         }

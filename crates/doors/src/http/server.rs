@@ -1,13 +1,14 @@
 //! The listener of the HTTP door, its limits, and all its paths put together.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use gapless_auth::Auth;
@@ -18,7 +19,7 @@ use gapless_protocol::ErrorCode;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::ReadBuf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -29,19 +30,21 @@ use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove
 use crate::Sessions;
 use crate::http::around::{around, around_before};
 use crate::http::host::Hosts;
+use crate::http::http2::Streams;
 use crate::http::options::HttpOptions;
 use crate::http::outgoing::Outgoing;
 use crate::http::page::Sampler;
 use crate::http::problem::Problem;
+use crate::http::socket::Socket;
 use crate::http::topics;
 use crate::http::wire::{self, Io, Wire};
 use crate::http::{
-    atomic, durable, follow, groups, health, jobs, login, messages, metrics, origin, page, problem,
-    rights, source,
+    atomic, durable, follow, groups, health, http2, jobs, login, messages, metrics, origin, page,
+    problem, rights, source,
 };
 use crate::native::NativeDoor;
 use crate::sessions::{Counted, count_connections};
-use crate::{DoorError, sockets};
+use crate::{DoorError, certificate, sockets};
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -234,7 +237,7 @@ impl HttpDoor {
             jobs: self.jobs.take(),
             broker,
             auth,
-            secure: false,
+            secure: self.options.tls.is_some(),
             options: self.options.clone(),
             streams: Arc::clone(&self.streams),
             metrics,
@@ -351,8 +354,8 @@ async fn accept(
                             serve(options, paths, closing, (stream, Peer(peer))).await;
                             drop((permit, place, counted));
                         });
-                    } else {
-                        // It is told and closed at once: that costs nothing.
+                    } else if options.tls.is_none() {
+                        // It is told and closed at once: that costs nothing. A handshake would.
                         let why = "the server has all the connections it may have";
                         wire::refuse(&stream, &Problem::new(ErrorCode::TooManyConnections, why));
                     }
@@ -375,13 +378,22 @@ async fn serve(
     closing: watch::Receiver<bool>,
     (stream, peer): (TcpStream, Peer),
 ) {
-    let wire = Wire::new(stream, peer.0, options.memory.clone());
+    let Some((socket, is_second, certificate)) = encrypt(&options, stream, &closing).await else {
+        return;
+    };
+    let streams = is_second.then(Streams::new);
+    let wire = Wire::new((socket, streams), peer.0, options.memory.clone());
     let watched = Arc::clone(&wire);
     let service =
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let (wire, answering) = (Arc::clone(&watched), watched.answering());
             request.extensions_mut().insert(peer);
+            if let Some(certificate) = &certificate {
+                request.extensions_mut().insert(Arc::clone(certificate));
+            }
+            name_host(&mut request);
             let answer = paths.hosts.check(&request).map(|()| {
+                without_host(&mut request);
                 let router = paths.all.get().unwrap_or(&paths.before).clone();
                 tower::ServiceExt::oneshot(router, request)
             });
@@ -397,6 +409,10 @@ async fn serve(
                 Ok::<_, Infallible>(answer.map(|body| Outgoing::new(body, wire, answering)))
             }
         });
+    if is_second {
+        http2::serve(&options, &wire, service, closed(closing)).await;
+        return end(wire).await;
+    }
     let ended = {
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -423,20 +439,64 @@ async fn serve(
         let detail = format!("the head did not arrive within {:?}", options.head_timeout);
         wire.tell_timeout(&Problem::new(ErrorCode::RequestTimeout, detail));
     }
-    // One that became a WebSocket is not ours any more.
-    if let (Some(_), Some(wire)) = (ended, Arc::into_inner(wire)) {
+    if ended.is_some() {
+        end(wire).await;
+    }
+}
+
+/// Ends a connection, unless it became a WebSocket.
+async fn end(wire: Arc<Wire>) {
+    if let Some(wire) = Arc::into_inner(wire) {
         // The peer is gone or takes too long; both end it.
         let _ = tokio::time::timeout(LINGER, linger(wire.stream)).await;
     }
 }
 
+/// Shakes hands, if connections are encrypted. Returns whether both agreed on HTTP/2, and the name in
+/// the client's certificate.
+async fn encrypt(
+    options: &HttpOptions,
+    stream: TcpStream,
+    closing: &watch::Receiver<bool>,
+) -> Option<(Socket, bool, Option<Arc<Certificate>>)> {
+    let Some(tls) = &options.tls else { return Some((Socket::Plain(stream), false, None)) };
+    let stream = tokio::select! {
+        stream = tls.accept(true, stream, options.head_timeout) => stream?,
+        () = closed(closing.clone()) => return None,
+    };
+    let is_second = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let certificates = stream.get_ref().1.peer_certificates();
+    let name = certificates.and_then(|all| certificate::name(all.first()?));
+    let certificate = name.map(|name| Arc::new(Certificate(name)));
+    Some((Socket::tls(stream), is_second, certificate))
+}
+
+/// Leaves the path and what follows it of an address that names the server too.
+fn without_host<B>(request: &mut hyper::Request<B>) {
+    if let Some(path) = request.uri().path_and_query().filter(|_| request.uri().host().is_some()) {
+        *request.uri_mut() = path.clone().into();
+    }
+}
+
+/// HTTP/2 has the host in the address; everything behind looks for it in its header.
+fn name_host<B>(request: &mut hyper::Request<B>) {
+    if request.headers().contains_key(header::HOST) {
+        return;
+    }
+    let host = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(header::HOST, host);
+    }
+}
+
 /// Says that nothing more comes, and waits until the peer has heard it.
-async fn linger(mut stream: TcpStream) -> std::io::Result<()> {
-    stream.shutdown().await?;
+async fn linger(mut stream: Socket) -> std::io::Result<()> {
+    poll_fn(|context| stream.poll_shutdown(context)).await?;
     let mut unread = [0; 4096];
     let mut left = LINGER_BYTES_MAX;
     while left > 0 {
-        match stream.read(&mut unread).await? {
+        let mut buffer = ReadBuf::new(&mut unread);
+        match poll_fn(|context| stream.poll_read(context, &mut buffer)).await? {
             0 => break,
             bytes => left = left.saturating_sub(bytes),
         }

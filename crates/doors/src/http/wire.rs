@@ -23,7 +23,9 @@ use tokio::time::{Instant, Sleep};
 
 use crate::Budget;
 use crate::budget::Share;
+use crate::http::http2::Streams;
 use crate::http::problem::Problem;
+use crate::http::socket::Socket;
 use crate::sockets::slow_reader_ended;
 
 /// Longer than any answer that hyper makes by itself.
@@ -37,7 +39,9 @@ const SHORT_READ_BYTES: usize = 4 * 1024;
 
 /// A socket that hyper and the server share.
 pub(crate) struct Wire {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Socket,
+    /// The requests of HTTP/2; none is HTTP/1.1, whose heads and errors are looked at here.
+    streams: Option<Streams>,
     peer: SocketAddr,
     /// Whether something came that nobody has dealt with yet: a part of a head.
     unanswered: AtomicBool,
@@ -68,14 +72,22 @@ pub(crate) struct Answering(Arc<Wire>);
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.answered.fetch_sub(1, Ordering::Relaxed);
+        if let Some(streams) = &self.0.streams {
+            streams.end();
+        }
     }
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, memory: Budget) -> Arc<Self> {
+    pub(crate) fn new(
+        (stream, streams): (Socket, Option<Streams>),
+        peer: SocketAddr,
+        memory: Budget,
+    ) -> Arc<Self> {
         let unsent = Unsent { bytes: 0, share: memory.share(), waker: None };
         Arc::new(Self {
             stream,
+            streams,
             peer,
             unanswered: AtomicBool::new(false),
             unescaped: AtomicU32::new(0),
@@ -87,11 +99,28 @@ impl Wire {
         })
     }
 
+    /// The requests of HTTP/2, if it speaks that.
+    pub(crate) fn streams(&self) -> Option<&Streams> {
+        self.streams.as_ref()
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// A part of the memory of all connections.
+    pub(crate) fn share(&self) -> Share {
+        self.memory.share()
+    }
+
     /// A request is being answered.
     pub(crate) fn answering(self: &Arc<Self>) -> Answering {
         self.unanswered.store(false, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
         self.answered.fetch_add(1, Ordering::Relaxed);
+        if let Some(streams) = &self.streams {
+            streams.begin();
+        }
         Answering(Arc::clone(self))
     }
 
@@ -103,14 +132,13 @@ impl Wire {
     /// Whether what is read now is of a head.
     fn reads_head(&self) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
-        answered == 0 && !self.upgraded.load(Ordering::Relaxed)
+        self.streams.is_none() && answered == 0 && !self.upgraded.load(Ordering::Relaxed)
     }
 
     /// Says that the head did not arrive in time, if one began.
     pub(crate) fn tell_timeout(&self, problem: &Problem) {
         if self.unanswered.load(Ordering::Relaxed) {
-            // Who does not take these few bytes now is not there to read them.
-            let _ = self.stream.try_write(&last_answer(problem));
+            self.stream.try_write(&last_answer(problem));
         }
     }
 
@@ -193,10 +221,14 @@ impl Io {
         }
     }
 
-    /// Waits until the socket takes something; an error when that takes too long.
-    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.wire.stream.poll_write_ready(context) {
-            Poll::Ready(ready) => Poll::Ready(ready),
+    /// Writes what the socket takes; an error when it takes nothing for too long.
+    fn poll_socket(
+        &mut self,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.wire.stream.poll_write(context, parts) {
+            Poll::Ready(written) => Poll::Ready(written),
             Poll::Pending => self.poll_patience(context).map(Err),
         }
     }
@@ -208,15 +240,11 @@ impl Io {
 
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.rest.is_empty() {
-            ready!(self.poll_writable(context))?;
-            match self.wire.stream.try_write(&self.rest) {
-                Ok(written) => {
-                    self.blocked_since = None;
-                    self.rest.drain(..written);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+            let rest = std::mem::take(&mut self.rest);
+            let written = self.poll_socket(context, &[IoSlice::new(&rest)]);
+            self.rest = rest;
+            self.rest.drain(..ready!(written)?);
+            self.blocked_since = None;
         }
         Poll::Ready(Ok(()))
     }
@@ -229,6 +257,7 @@ impl Io {
         ready!(self.poll_rest(context))?;
         let bytes = parts.iter().map(|part| part.len()).sum();
         if let [part] = parts
+            && self.wire.streams.is_none()
             && let Some(problem) = own_answer(part, self.wire.unescaped.load(Ordering::Relaxed))
         {
             self.rest = last_answer(&problem);
@@ -237,16 +266,9 @@ impl Io {
             return Poll::Ready(Ok(bytes));
         }
         self.wire.unanswered.store(false, Ordering::Relaxed);
-        loop {
-            ready!(self.poll_writable(context))?;
-            match self.wire.stream.try_write_vectored(parts) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => {
-                    self.wrote(*written.as_ref().unwrap_or(&0));
-                    return Poll::Ready(written);
-                }
-            }
-        }
+        let written = ready!(self.poll_socket(context, parts));
+        self.wrote(*written.as_ref().unwrap_or(&0));
+        Poll::Ready(written)
     }
 }
 
@@ -332,21 +354,15 @@ impl AsyncRead for Io {
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_head(context));
         let wire = &self.wire;
-        let read = loop {
-            ready!(wire.stream.poll_read_ready(context))?;
-            let read = if wire.memory.is_short() {
-                let mut small = [0; SHORT_READ_BYTES];
-                let most = buffer.remaining().min(SHORT_READ_BYTES);
-                let read = wire.stream.try_read(&mut small[..most]);
-                buffer.put_slice(&small[..*read.as_ref().unwrap_or(&0)]);
-                read
-            } else {
-                wire.stream.try_read_buf(buffer)
-            };
-            match read {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => break other?,
-            }
+        let read = if wire.memory.is_short() {
+            let mut small = [0; SHORT_READ_BYTES];
+            let most = buffer.remaining().min(SHORT_READ_BYTES);
+            let mut few = ReadBuf::new(&mut small[..most]);
+            let read = ready!(wire.stream.poll_read(context, &mut few))?;
+            buffer.put_slice(few.filled());
+            read
+        } else {
+            ready!(wire.stream.poll_read(context, buffer))?
         };
         if read > 0 && !wire.unanswered.swap(true, Ordering::Relaxed) {
             let filled = buffer.filled();
@@ -384,7 +400,11 @@ impl AsyncWrite for Io {
     /// hyper flushes when it has written all it has: nothing is unsent then.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.wire.unsent().change(|_| 0);
-        self.poll_rest(context)
+        ready!(self.poll_rest(context))?;
+        match self.wire.stream.poll_flush(context) {
+            Poll::Ready(flushed) => Poll::Ready(flushed),
+            Poll::Pending => self.poll_patience(context).map(Err),
+        }
     }
 
     /// The socket is shut down by the server, which lets the peer read what was said last.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gapless_protocol::FRAME_BYTES_MAX;
 
 use crate::sockets::WRITE_TIMEOUT;
-use crate::{Budget, Connections};
+use crate::{Budget, Connections, Tls};
 
 /// Limits of the native door.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct NativeOptions {
     pub write_timeout: Duration,
     /// How long connections get to finish when the door closes.
     pub drain: Duration,
+    /// By what connections over TCP are encrypted; they are not without it.
+    pub tls: Option<Tls>,
     /// How long the processors are kept from sleeping after each message; zero is not at all.
     pub awake: Duration,
 }
@@ -63,6 +65,7 @@ impl Default for NativeOptions {
             idle_timeout: Duration::from_secs(120),
             write_timeout: WRITE_TIMEOUT,
             drain: Duration::from_secs(5),
+            tls: None,
             awake: Duration::ZERO,
         }
     }

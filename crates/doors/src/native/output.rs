@@ -84,7 +84,7 @@ impl Output {
         // Nothing is kept while nothing is in flight.
         self.small = BytesMut::new();
         self.parts = VecDeque::new();
-        Poll::Ready(Ok(()))
+        stream.poll_flush(context)
     }
 
     /// The first parts, for one call: at most `most` bytes.

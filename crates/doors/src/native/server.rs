@@ -224,6 +224,21 @@ async fn refused(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
+/// Shakes hands, if connections over TCP are encrypted; `None` when that fails, or the door closes.
+async fn encrypt(shared: &Shared, stream: Stream, too_many: bool) -> Option<Stream> {
+    match (stream, &shared.options.tls) {
+        // A handshake costs more than the words that one too many would get.
+        (Stream::Tcp(_), Some(_)) if too_many => None,
+        (Stream::Tcp(stream), Some(tls)) => tokio::select! {
+            stream = tls.accept(false, stream, shared.options.hello_timeout) => {
+                stream.map(|stream| Stream::Tls(Box::new(stream)))
+            }
+            () = shared.closed() => None,
+        },
+        (stream, _) => Some(stream),
+    }
+}
+
 fn serve(shared: &Arc<Shared>, connections: &mut JoinSet<()>, stream: Stream, address: String) {
     let session = shared.sessions.new_session(address, shared.broker.now());
     let number = session.number;
@@ -235,10 +250,11 @@ fn serve(shared: &Arc<Shared>, connections: &mut JoinSet<()>, stream: Stream, ad
     }
     drop(sessions);
     let counted = (!too_many).then(|| Counted::new(&shared.connections));
-    let connection = Connection::new(Arc::clone(shared), session, stream, too_many);
     let shared = Arc::clone(shared);
     connections.spawn(async move {
-        connection.run().await;
+        if let Some(stream) = encrypt(&shared, stream, too_many).await {
+            Connection::new(Arc::clone(&shared), session, stream, too_many).run().await;
+        }
         shared.sessions().remove(&number);
         drop(counted);
         drop(place);

@@ -1,4 +1,4 @@
-//! A connection's byte stream, TCP or Unix, read only when there is something to read.
+//! A connection's byte stream, TCP with or without TLS, or Unix, read only when there is something to read.
 //!
 //! A buffer is taken after the socket says it is readable, so that an idle connection holds
 //! none. Little is read on the stack and copied, so that no more is taken than has come.
@@ -8,8 +8,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+use crate::certificate;
 
 /// Bytes that are read on the stack, at most.
 pub(crate) const STACK_BYTES: usize = 2 * 1024;
@@ -19,20 +22,25 @@ pub(crate) const STACK_BYTES: usize = 2 * 1024;
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
     /// Waits until something can be read, and reads up to `bytes` of it. Zero is the end.
     pub(crate) fn poll_read(
-        &self,
+        &mut self,
         context: &mut Context<'_>,
         into: &mut BytesMut,
         bytes: usize,
     ) -> Poll<io::Result<usize>> {
+        if let Self::Tls(stream) = self {
+            return poll_decrypted(Pin::new(&mut **stream), context, into, bytes);
+        }
         loop {
             let readable = match self {
                 Self::Tcp(stream) => stream.poll_read_ready(context),
                 Self::Unix(stream) => stream.poll_read_ready(context),
+                Self::Tls(_) => Poll::Ready(Ok(())),
             };
             match readable {
                 Poll::Ready(Ok(())) => {}
@@ -59,20 +67,26 @@ impl Stream {
     /// The user of the process at the other end; known of Unix sockets only.
     pub(crate) fn peer_uid(&self) -> Option<u32> {
         match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Tls(_) => None,
             Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
         }
     }
 
     /// The name in the client's certificate, which TLS has verified.
     pub(crate) fn certificate(&self) -> Option<String> {
-        None
+        match self {
+            Self::Tls(stream) => {
+                certificate::name(stream.get_ref().1.peer_certificates()?.first()?)
+            }
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
     }
 
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_read(into),
             Self::Unix(stream) => stream.try_read(into),
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -80,6 +94,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.try_read_buf(into),
             Self::Unix(stream) => stream.try_read_buf(into),
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -91,6 +106,15 @@ impl Stream {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, parts),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(context, parts),
+        }
+    }
+
+    /// Writes what was encrypted and is not written yet.
+    pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
         }
     }
 
@@ -98,6 +122,39 @@ impl Stream {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
         }
     }
+}
+
+/// Takes up to `bytes` of what was decrypted, of several records if they are there. No buffer is taken
+/// for what does not come.
+fn poll_decrypted(
+    mut stream: Pin<&mut TlsStream<TcpStream>>,
+    context: &mut Context<'_>,
+    into: &mut BytesMut,
+    bytes: usize,
+) -> Poll<io::Result<usize>> {
+    let mut total = 0;
+    while total < bytes {
+        let taken = match stream.as_mut().poll_fill_buf(context) {
+            Poll::Ready(Ok(came)) => {
+                let taken = came.len().min(bytes - total);
+                into.extend_from_slice(&came[..taken]);
+                taken
+            }
+            // A peer that ends without the last word of TLS is gone all the same.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+            Poll::Pending if total == 0 => return Poll::Pending,
+            Poll::Ready(Err(error)) if total == 0 => return Poll::Ready(Err(error)),
+            // What came before is handled first; the error is there the next time too.
+            Poll::Pending | Poll::Ready(Err(_)) => 0,
+        };
+        if taken == 0 {
+            break;
+        }
+        stream.as_mut().consume(taken);
+        total += taken;
+    }
+    Poll::Ready(Ok(total))
 }

@@ -112,6 +112,38 @@ pub(crate) struct Global {
         conflicts_with = "token"
     )]
     pub(crate) token_file: Option<PathBuf>,
+    /// Talk by TLS, and trust the authorities that the system trusts
+    #[arg(long, global = true, env = "GAPLESS_TLS", hide_env_values = true)]
+    pub(crate) tls: bool,
+    /// Talk by TLS, and trust the authorities in this file (PEM) instead
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "GAPLESS_TLS_CA",
+        hide_env_values = true
+    )]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// A certificate (PEM) that proves who you are
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "GAPLESS_CLIENT_CERT",
+        hide_env_values = true,
+        requires = "tls_key"
+    )]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of that certificate (PEM)
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "GAPLESS_CLIENT_KEY",
+        hide_env_values = true,
+        requires = "tls_cert"
+    )]
+    pub(crate) tls_key: Option<PathBuf>,
     /// How long to wait for a server that does not listen yet
     #[arg(long, global = true, value_name = "TIME", env = "GAPLESS_WAIT", hide_env_values = true)]
     #[arg(default_value = "1s", value_parser = values::duration)]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use gapless_client::{Client, ConnectOptions};
+use gapless_client::Client;
 use gapless_core::backoff::{Backoff, Retries};
 use gapless_outbox::{BatchLimits, Database, FenceOptions, Observer, run_fence};
 use gapless_relay::{Relay, RelayError, RelayOptions, Target};
@@ -17,7 +17,7 @@ use super::{Global, outbox_status};
 use crate::config::Config;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
-use crate::remote::Interrupt;
+use crate::remote::{Interrupt, connect_options};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -70,7 +70,7 @@ pub(crate) async fn run(
         relay.limits = BatchLimits { rows_max, ..relay.limits };
     }
     let mut interrupt = Interrupt::listen()?;
-    let client = ConnectOptions::new([&global.server]).name("gapless outbox run");
+    let client = connect_options(global)?.name("gapless outbox run");
     let client = tokio::time::timeout(CONNECT_WAIT, Client::connect(client)).await;
     let client = client
         .map_err(|_| Failure::new(Exit::NoConnection, "no answer in time"))?

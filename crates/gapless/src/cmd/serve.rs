@@ -24,6 +24,7 @@ use crate::output::Output;
 use crate::permissions;
 use crate::recorder;
 use crate::remote::Interrupt;
+use crate::tls;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,6 +142,8 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     native.connections = Connections::at_most(shares.connections);
     http_options.connections = native.connections.clone();
     auth_options(config)?;
+    let tls = tls::server(config)?;
+    (native.tls, http_options.tls) = (tls.clone(), tls.clone());
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // door before it too, so that whoever asks is told that the store is being opened.
@@ -155,7 +158,9 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     let broker = broker.map_err(|error| not_opened(&data, &error))?;
     tell_opened(broker.opened());
     permissions::warn_if_open(config, &data);
+    let keeping = tokio::spawn(tls::keep(tls));
     let served = serve_open(config, &broker, (native, http.take()), out).await;
+    keeping.abort();
     // Also when it could not be served: a store that is open and not closed counts as crashed.
     let closed = tokio::task::spawn_blocking(move || broker.close()).await?;
     served?;
@@ -189,6 +194,7 @@ async fn serve_open(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let data = Path::new(config.text("data"));
+    let encrypted = native.tls.is_some();
     let metrics = recorder::handle();
     let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
     let auth = open_auth(config, broker)?;
@@ -219,18 +225,20 @@ async fn serve_open(
     let epoch = broker.epoch().to_string();
     let address = door.tcp_address().map(|address| address.to_string());
     let socket = unix.as_ref().map(|path| format!("unix:{}", path.display()));
-    let page = http.as_ref().map(|door| format!("http://{}", door.address()));
+    let scheme = if encrypted { "https" } else { "http" };
+    let page = http.as_ref().map(|door| format!("{scheme}://{}", door.address()));
     if out.json {
         out.json_line(&json!({
             "event": "ready", "version": env!("CARGO_PKG_VERSION"), "epoch": epoch,
             "data": data.display().to_string(), "native": address, "unix": socket,
-            "http": page, "jobs": leads,
+            "http": page, "jobs": leads, "tls": encrypted,
         }))?;
     } else {
         out.line(format_args!("gapless {} is ready", env!("CARGO_PKG_VERSION")))?;
         out.line(format_args!("  data    {} (epoch {epoch})", data.display()))?;
         for address in [address, socket].into_iter().flatten() {
-            out.line(format_args!("  native  {address}"))?;
+            let how = if encrypted && !address.starts_with("unix:") { " (TLS)" } else { "" };
+            out.line(format_args!("  native  {address}{how}"))?;
         }
         if let Some(page) = &page {
             out.line(format_args!("  http    {page}"))?;
@@ -284,7 +292,8 @@ async fn keep_auth(auth: Auth) {
     }
 }
 
-fn switch(config: &Config, key: &'static str) -> Result<bool, ConfigError> {
+/// A key that is true or false.
+pub(crate) fn switch(config: &Config, key: &'static str) -> Result<bool, ConfigError> {
     match config.text(key) {
         "true" => Ok(true),
         "false" => Ok(false),

@@ -13,4 +13,5 @@ mod publish;
 mod readme;
 mod serve;
 mod support;
+mod tls;
 mod topic;

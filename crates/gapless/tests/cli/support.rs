@@ -236,9 +236,9 @@ impl Server {
         let ready = running.out.next();
         assert!(ready.contains("is ready"), "{ready}");
         let native = running.out.until("  native  127.0.0.1:");
-        let address = native.trim_start_matches("  native  ").to_owned();
-        let http = running.out.until("  http    http://");
-        let http = http.trim_start_matches("  http    http://").to_owned();
+        let address = native.trim_start_matches("  native  ").trim_end_matches(" (TLS)").to_owned();
+        let http = running.out.until("  http    http");
+        let http = http.split_once("://").expect("an address").1.to_owned();
         running.out.until("Stop it with Ctrl-C");
         (running, address, http)
     }
@@ -317,6 +317,11 @@ impl Server {
     /// A command that goes on, over restarts too.
     pub(crate) fn begin(&self, words: &[&str]) -> Running {
         Running::start(self.command(words).env("GAPLESS_SERVER", self.socket()))
+    }
+
+    /// The next line of the server's log that has this in it.
+    pub(crate) fn logs(&mut self, part: &str) -> String {
+        self.running.err.until(part)
     }
 
     /// Sends a signal to the server.

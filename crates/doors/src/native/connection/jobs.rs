@@ -69,6 +69,7 @@ impl Connection {
             match stream {
                 Stream::Tcp(stream) => session::serve(stream, input, leader, rooms).await,
                 Stream::Unix(stream) => session::serve(stream, input, leader, rooms).await,
+                Stream::Tls(stream) => session::serve(*stream, input, leader, rooms).await,
             }
         };
         let ended: io::Result<()> = tokio::select! {
