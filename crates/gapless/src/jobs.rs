@@ -4,17 +4,20 @@
 //! with the state it stored. Only when no leader was there for the whole `--timeout` is it given
 //! up, and then the message says how to ask again.
 
+use std::path::Path;
 use std::time::Duration;
 
 use gapless_core::job::multi::Policy;
 use gapless_jobs::manage::ManageError;
 pub(crate) use gapless_jobs::names::new_id;
-use gapless_jobs::wire::{CAP_MAX, JobRequest, JobResult, Status};
+use gapless_jobs::outputs;
+use gapless_jobs::wire::{self, CAP_MAX, JobRequest, JobResult, Status};
 use gapless_jobs::{ClientOptions, JobClient, JobEvent, SubmitError};
 use tokio::sync::{mpsc, watch};
 
 use crate::cmd::Global;
 use crate::exit::{Exit, Failure};
+use crate::output::Output;
 
 /// How long a lost leader may be away until its jobs go to another one.
 const GRACE: Duration = Duration::from_secs(10);
@@ -106,6 +109,27 @@ async fn cut_off(mut connected: watch::Receiver<usize>, most: Duration) {
             return;
         }
     }
+}
+
+/// Writes the files that a job left to a file, as a zip archive.
+pub(crate) async fn write_archive(
+    result: &JobResult,
+    path: &Path,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let archive = match (&result.output_archive, &result.output_ref) {
+        (Some(text), _) => wire::decode(text).map_err(Failure::failed)?,
+        (None, Some(reference)) => outputs::fetch(reference).await.map_err(|error| {
+            Failure::failed(format!("cannot fetch {}: {error}", reference.url))
+                .hint("it is where its worker put it (--outputs), for as long as it is kept there")
+        })?,
+        (None, None) => {
+            out.note(format_args!("the job left no files: {} stays", path.display()));
+            return Ok(());
+        }
+    };
+    std::fs::write(path, archive)
+        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
 }
 
 /// How a job ended, as the wire spells it.

@@ -1,5 +1,7 @@
 //! Jobs with the real program: leader, workers and clients as processes, some of them killed.
 
+#[path = "jobs/outputs.rs"]
+mod outputs;
 #[path = "jobs/route.rs"]
 mod route;
 #[path = "support/jobs.rs"]

@@ -9,6 +9,11 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// How old something is that was changed then.
+pub(crate) fn age(changed: std::time::SystemTime) -> Duration {
+    changed.elapsed().unwrap_or_default()
+}
+
 /// Waits this long: for the next look, lease or attempt.
 pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;

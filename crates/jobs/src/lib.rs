@@ -17,7 +17,8 @@
 //! - [`worker`]: a worker; `handler`: one whose jobs are functions of this process; `load`: how
 //!   busy the machine is.
 //! - `program`, `runner`: who runs a program; `run`: how; `unpack`, `capture`, `zipped`: what it
-//!   reads, writes and leaves; `isolate`, `tree`: what it cannot do, and that nothing of it stays.
+//!   reads, writes and leaves; [`outputs`]: what it leaves, if that is large; `isolate`, `tree`: what
+//!   it cannot do, and that nothing of it stays.
 
 mod calendar;
 mod capture;
@@ -31,6 +32,7 @@ mod load;
 mod log;
 pub mod manage;
 pub mod names;
+pub mod outputs;
 mod program;
 mod room;
 mod route;
@@ -52,6 +54,7 @@ pub use error::JobsError;
 pub use handler::{Failure, Job, Worker};
 pub use isolate::Sandbox;
 pub use leader::{JobView, Leader, LeaderOptions};
+pub use outputs::Outputs;
 pub use room::Room;
 pub use route::Routes;
 pub use run::{RunLimits, RunOptions};

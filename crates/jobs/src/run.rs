@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::capture::{PassOn, Piece, capture};
 use crate::isolate::{self, ProcessLimits, Sandbox};
+use crate::outputs::Outputs;
 use crate::tree::{self, MARK, Tree};
 use crate::wire::{JobRequest, JobResult, Status, Stream, decode, encode, exec_name};
 use crate::{clock, unpack, zipped};
@@ -40,6 +41,8 @@ pub struct RunOptions {
     pub limits: RunLimits,
     /// How jobs are kept from the rest of the machine.
     pub sandbox: Sandbox,
+    /// Where output archives go that do not fit into a frame; without it such a job fails.
+    pub outputs: Option<Outputs>,
 }
 
 /// Limits of one job.
@@ -168,10 +171,20 @@ pub(crate) async fn run(
     result
 }
 
+/// The name and quotes of a field beside its text.
+const FIELD_BYTES: usize = 64;
+
+fn bytes_of(result: &JobResult) -> usize {
+    serde_json::to_vec(result).expect("plain data").len()
+}
+
+fn frame_bytes() -> usize {
+    FrameLimit::MAX.payload_bytes("")
+}
+
 /// Sees to it that a result fits into a frame.
 pub(crate) fn fit(result: &mut JobResult) {
-    let bytes = serde_json::to_vec(&result).expect("plain data").len();
-    if bytes > FrameLimit::MAX.payload_bytes("") {
+    if bytes_of(result) > frame_bytes() {
         *result = JobResult {
             status: Status::Failed,
             stdout: String::new(),
@@ -311,12 +324,39 @@ impl Process<'_> {
         self.note_end(how, run_max, result);
         if matches!(result.status, Status::Ok | Status::Failed) {
             match zipped::changed_files(self.folder, inputs, limits).await {
-                Ok(archive) => result.output_archive = archive.map(|bytes| encode(&bytes)),
+                Ok(Some(archive)) => self.attach(archive, &mut stop, result).await,
+                Ok(None) => {}
                 Err(why) => {
                     result.status = Status::Failed;
                     result.reason = Some(why);
                 }
             }
+        }
+    }
+
+    /// Puts an archive into the result, or into the store if it is too large for a frame.
+    async fn attach(
+        &self,
+        archive: Vec<u8>,
+        stop: &mut watch::Receiver<Option<Stop>>,
+        result: &mut JobResult,
+    ) {
+        let encoded_bytes = archive.len().div_ceil(3) * 4 + FIELD_BYTES;
+        let (Some(outputs), false) =
+            (&self.options.outputs, bytes_of(result) + encoded_bytes <= frame_bytes())
+        else {
+            result.output_archive = Some(encode(&archive));
+            return;
+        };
+        tokio::select! {
+            stored = outputs.put(result, archive) => match stored {
+                Ok(reference) => result.output_ref = Some(reference),
+                Err(error) => {
+                    result.status = Status::Failed;
+                    result.reason = Some(error.to_string());
+                }
+            },
+            why = stopped(stop) => note_stop(why, result),
         }
     }
 

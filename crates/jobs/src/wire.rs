@@ -231,6 +231,21 @@ pub struct JobResult {
     /// How it was kept from the rest of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// Where its output files are, zipped, if they do not fit into a frame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_ref: Option<OutputRef>,
+}
+
+/// An archive outside of the result. Its name is the token of the attempt that stored it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct OutputRef {
+    /// Where it is: a `file:` or `s3:` URL.
+    pub url: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
 }
 
 /// How a job is kept from the rest of the machine. Each level has all that the ones before it

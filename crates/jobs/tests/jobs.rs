@@ -108,6 +108,7 @@ impl WorkerAt {
                 limits: RunLimits::default(),
                 // The programs of these tests note what they do beside themselves.
                 sandbox: Sandbox { write: vec![execs.to_owned()], ..Sandbox::default() },
+                outputs: None,
             },
             runner: Vec::new(),
             parallel: 4,

@@ -1,5 +1,7 @@
-//! `gapless job ls|show|logs|cancel|retry` and `gapless job dlq`: what a leader knows, and orders
+//! `gapless job ls|show|logs|fetch|cancel|retry` and `gapless job dlq`: what a leader knows, and orders
 //! to it.
+
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use gapless_core::job::JobId;
@@ -64,6 +66,23 @@ pub(super) enum JobCommand {
         /// Go on until it ends; the exit code is 1 if it does not succeed
         #[arg(long, short)]
         follow: bool,
+    },
+    /// Fetch the files that a job left, as a zip archive; waits until it has ended
+    #[command(
+        after_help = "Examples:\n  gapless job fetch 01234567-89ab-cdef-0123-456789abcdef out.zip\n\n\
+                            An archive that is too large for a frame is fetched from where its \
+                            worker put it: a folder that is seen here too, or a bucket (with the \
+                            usual variables AWS_…)."
+    )]
+    Fetch {
+        #[command(flatten)]
+        at: At,
+        /// Which job
+        #[arg(value_name = "ID")]
+        id: JobId,
+        /// Where the archive goes
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
     },
     /// Cancel jobs: those that wait at once, those that run when their worker has stopped them
     #[command(after_help = "Examples:\n  gapless job cancel 01234567-89ab-cdef-0123-456789abcdef")]
@@ -210,6 +229,10 @@ pub(super) fn run(command: &JobCommand, global: &Global, out: &mut Output) -> Do
             JobCommand::Logs { at, id, follow } => {
                 let mut leader = connect(&at.leader, global).await?;
                 logs(&mut leader, *id, *follow, out).await
+            }
+            JobCommand::Fetch { at, id, file } => {
+                let mut leader = connect(&at.leader, global).await?;
+                fetch(&mut leader, *id, file, out).await
             }
             JobCommand::Cancel { at, ids } => {
                 let mut leader = connect(&at.leader, global).await?;
@@ -389,6 +412,9 @@ fn show(detail: &JobDetail, out: &mut Output) -> Result<(), Failure> {
     }
     let Some(result) = &detail.result else { return Ok(()) };
     out.line(format_args!("{:<14} {}", "result", jobs::ending(result)))?;
+    if let Some(left) = &result.output_ref {
+        out.line(format_args!("{:<14} {} ({} bytes)", "output", left.url, left.bytes))?;
+    }
     for (label, text) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
         for line in text.lines() {
             out.line(format_args!("{label:<14} {line}"))?;
@@ -439,6 +465,16 @@ async fn logs(leader: &mut Manager, id: JobId, follow: bool, out: &mut Output) -
                 let ok = result.status == gapless_jobs::wire::Status::Ok;
                 return Ok(if ok { Exit::Ok } else { Exit::Failed });
             }
+        }
+    }
+}
+
+async fn fetch(leader: &mut Manager, id: JobId, file: &Path, out: &mut Output) -> Done {
+    leader.follow(id).await.map_err(jobs::not_done)?;
+    loop {
+        if let Heard::Ended(result) = leader.heard().await.map_err(jobs::not_done)? {
+            jobs::write_archive(&result, file, out).await?;
+            return Ok(Exit::Ok);
         }
     }
 }

@@ -185,7 +185,10 @@ pub(crate) fn run(options: &SubmitOptions, global: &Global, out: &mut Output) ->
                 }
             }
         };
-        show(&result, &written, options.out.as_deref(), out)
+        if let Some(path) = &options.out {
+            jobs::write_archive(&result, path, out).await?;
+        }
+        show(&result, &written, out)
     })
 }
 
@@ -276,18 +279,7 @@ fn rest<'a>(whole: &'a str, shown: &str) -> &'a str {
     whole.strip_prefix(shown).unwrap_or(whole)
 }
 
-fn show(result: &JobResult, written: &Written, archive: Option<&Path>, out: &mut Output) -> Done {
-    if let Some(path) = archive {
-        match &result.output_archive {
-            Some(text) => {
-                let bytes = wire::decode(text).map_err(Failure::failed)?;
-                std::fs::write(path, bytes).map_err(|error| {
-                    Failure::failed(format!("cannot write {}: {error}", path.display()))
-                })?;
-            }
-            None => out.note(format_args!("the job left no files: {} stays", path.display())),
-        }
-    }
+fn show(result: &JobResult, written: &Written, out: &mut Output) -> Done {
     if out.json {
         out.json_line(&serde_json::to_value(result).map_err(Failure::failed)?)?;
     } else {

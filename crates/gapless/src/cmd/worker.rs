@@ -12,7 +12,7 @@ use clap::Args;
 use gapless_core::Pattern;
 use gapless_core::job::leader::CREDIT_MAX;
 use gapless_jobs::wire::Isolation;
-use gapless_jobs::{RunLimits, RunOptions, Sandbox, WorkerOptions};
+use gapless_jobs::{Outputs, RunLimits, RunOptions, Sandbox, WorkerOptions};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -28,6 +28,7 @@ Examples:
   gapless worker 127.0.0.1 5000 'job.assign.*'
   gapless worker --leader 10.0.0.5:4281 --pattern job.assign.render --parallel 8
   WORKER_MAX_PAR=2 WORKER_CPU_CAP=0.5 gapless worker 127.0.0.1 5000
+  gapless worker --outputs s3://results/jobs
 
 A job runs the file of its name in --exec-dir (NAME or NAME.exe), in a folder of its own, without
 a shell. It reads system folders, --exec-dir and its own folder and writes only there, as far as the
@@ -94,6 +95,13 @@ pub(crate) struct WorkOptions {
     /// Number of the user that jobs run as; only a worker of root can do that
     #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..))]
     job_user: Option<u32>,
+    /// Where output archives go that are too large for a frame: a folder, or s3://BUCKET/PREFIX with
+    /// the usual variables AWS_… [default: outputs in --work-dir]
+    #[arg(long, value_name = "PLACE")]
+    outputs: Option<String>,
+    /// How long archives stay in a folder of outputs
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::duration)]
+    keep_outputs: Duration,
     /// Run single jobs for another worker, which holds the other end of standard input
     #[arg(long, hide = true)]
     runner: bool,
@@ -127,6 +135,9 @@ pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
         Some(folder) => (folder.clone(), own(folder)?),
         None => free_folder(Path::new("."))?,
     };
+    let beside = || work_dir.join("outputs").to_string_lossy().into_owned();
+    let outputs = Outputs::new(&options.outputs.unwrap_or_else(beside), options.keep_outputs)
+        .map_err(Failure::words)?;
     let leader = match (&options.host, options.port) {
         (Some(host), Some(port)) => format!("{host}:{port}"),
         _ => options.leader.clone(),
@@ -153,6 +164,7 @@ pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
                 write: options.allow,
                 user: options.job_user,
             },
+            outputs: Some(outputs),
         },
         runner: vec![std::env::current_exe()?.into(), "worker".into(), "--runner".into()],
         parallel: options.parallel,
