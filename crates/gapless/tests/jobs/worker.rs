@@ -212,3 +212,28 @@ fn jobs_wait_for_others_are_unique_and_tried_again_by_exit_code() {
     let wrong = place.submit(&address, &["slow", "--cron", "61 * * * *"]).output();
     assert_eq!(wrong.status.code(), Some(5), "{}", text(&wrong.stderr));
 }
+
+#[test]
+fn the_rendered_picture_is_whole_though_a_worker_is_killed() {
+    let place = Place::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let program = Path::new(env!("CARGO_BIN_EXE_gapless"));
+    let path = std::env::var("PATH").expect("there is a PATH");
+    let mut example = Command::new(root.join("examples/render/run"));
+    let folder = program.parent().expect("a folder").display();
+    example.arg("picture.pgm").current_dir(place.0.path()).env("PATH", format!("{folder}:{path}"));
+    example.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = Running::reading(example.spawn().expect("it starts"));
+    let told = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success() && told.contains("killed a worker with"), "{told}");
+    assert!(!told.contains("rendered again by others: 0"), "{told}");
+    let picture = std::fs::read_to_string(place.path("picture.pgm")).expect("a picture");
+    let numbers: Vec<u32> =
+        picture.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
+    assert_eq!(numbers[..3], [256, 256, 255]);
+    let pixels = &numbers[3..];
+    assert_eq!(pixels.len(), 256 * 256);
+    // The set itself is dark, what is far from it is light.
+    assert_eq!(pixels[128 * 256 + 160], 0, "inside");
+    assert!(pixels[0] > 200, "outside");
+}
