@@ -10,6 +10,7 @@ pub(crate) mod follow;
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod http;
+pub(crate) mod jobs;
 pub(crate) mod live;
 pub(crate) mod memory;
 pub(crate) mod mixed;

@@ -17,7 +17,7 @@ use gapless_core::Durability;
 
 use benches::all::{self, Plan};
 use benches::store::Result;
-use benches::{create, follow, groups, history, http, memory, mixed, open, outbox, publish};
+use benches::{create, follow, groups, history, http, jobs, memory, mixed, open, outbox, publish};
 use benches::{stalls, wire};
 
 /// No store of a bench is larger: a slip of the keyboard above it.
@@ -71,9 +71,12 @@ enum Bench {
     Http(HttpArgs),
     /// Working off a keyed group's backlog: rate, and CPU time of a message.
     Groups(GroupsArgs),
+    /// Jobs: functions and programs a second beside others, latency, memory, and how clients share
+    /// workers. Programs need the binary `gapless` of the same profile.
+    Jobs(JobsArgs),
     /// From PostgreSQL into topics, beside what PostgreSQL can do at best.
     Outbox(OutboxArgs),
-    /// Every bench but `outbox`, `compare`, `create`, `groups` and `http`.
+    /// Every bench but `outbox`, `compare`, `create`, `groups`, `http` and `jobs`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -260,6 +263,25 @@ struct GroupsArgs {
 }
 
 #[derive(Args)]
+struct JobsArgs {
+    /// How many jobs that do nothing.
+    #[arg(long, default_value_t = 50_000, value_parser = at_least_one)]
+    jobs: u64,
+    /// How many jobs that are programs.
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..))]
+    programs: u64,
+    /// How many jobs wait, over 100 clients.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    waiting: u64,
+}
+
+impl JobsArgs {
+    fn options(&self) -> jobs::Options {
+        jobs::Options { jobs: self.jobs, programs: self.programs, waiting: self.waiting }
+    }
+}
+
+#[derive(Args)]
 struct AllArgs {
     /// Small cases only: less than two minutes.
     #[arg(long)]
@@ -330,6 +352,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         Bench::Wire(args) => wire::run(dir, &args.options())?,
         Bench::Http(args) => http::run(dir, &http::Options { seconds: args.seconds })?,
         Bench::Groups(args) => groups::run(dir, &args.options())?,
+        Bench::Jobs(args) => jobs::run(dir, &args.options())?,
         Bench::All(args) => {
             let plan = if args.quick { Plan::quick() } else { Plan::full() };
             return all::run(dir, &plan);
