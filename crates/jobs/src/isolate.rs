@@ -29,6 +29,10 @@ pub struct Sandbox {
     pub write: Vec<PathBuf>,
     /// Number of the user and group that jobs run as; only a worker of root can do that.
     pub user: Option<u32>,
+    /// A folder of cgroup v2 in which each job gets a group of its own.
+    pub cgroup: Option<PathBuf>,
+    /// How many processors the processes of a job may use in their group, on average; 0 for any.
+    pub cpus: f64,
 }
 
 /// Limits of each process of a job; 0 for none.

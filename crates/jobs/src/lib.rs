@@ -17,11 +17,12 @@
 //! - [`worker`]: a worker; `handler`: one whose jobs are functions of this process; `load`: how
 //!   busy the machine is.
 //! - `program`, `runner`: who runs a program; `run`: how; `unpack`, `capture`, `zipped`: what it
-//!   reads, writes and leaves; [`outputs`]: what it leaves, if that is large; `isolate`, `tree`: what
-//!   it cannot do, and that nothing of it stays.
+//!   reads, writes and leaves; [`outputs`]: what it leaves, if that is large; `isolate`,
+//!   `cgroup`, `tree`: what it cannot do, and that nothing of it stays.
 
 mod calendar;
 mod capture;
+mod cgroup;
 pub mod client;
 mod clock;
 mod error;

@@ -4,7 +4,7 @@
 //! - The process gets its arguments as they are, a clean environment with what the request adds,
 //!   and the standard input that the request has, or none.
 //! - What it writes is kept up to a limit and passed on while it runs (`capture`).
-//! - It is kept from the rest of the machine as far as that can be (`isolate`).
+//! - It is kept from the rest of the machine as far as that can be (`isolate`, `cgroup`).
 //! - At its end, on cancel, on a lost lease and past its time the whole tree is killed (`tree`).
 //! - Files that it created or changed are zipped; the folder is removed.
 
@@ -24,6 +24,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
 
 use crate::capture::{PassOn, Piece, capture};
+use crate::cgroup::{Group, GroupLimits};
 use crate::isolate::{self, ProcessLimits, Sandbox};
 use crate::outputs::Outputs;
 use crate::tree::{self, MARK, Tree};
@@ -271,15 +272,19 @@ impl Process<'_> {
         result: &mut JobResult,
     ) {
         let limits = &self.options.limits;
-        let (mut child, stdin) = match self.start(program, result) {
+        let group = self.group(result);
+        let (mut child, stdin) = match self.start(program, group.as_ref(), result) {
             Ok(started) => started,
             Err((status, why)) => {
                 result.status = status;
                 result.reason = Some(why);
+                if let Some(group) = &group {
+                    group.remove();
+                }
                 return;
             }
         };
-        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let first = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let (out, err, input) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
         let streams = async {
             let max = limits.stream_bytes_max;
@@ -312,7 +317,10 @@ impl Process<'_> {
             }
         };
         // What it forked may hold its output open: it goes first.
-        tree::kill_group(group);
+        if let Some(group) = &group {
+            group.kill().await;
+        }
+        tree::kill_group(first);
         let _ = child.wait().await;
         self.tree.kill(self.mark).await;
         let (stdout, stderr) = match read {
@@ -322,6 +330,12 @@ impl Process<'_> {
         result.stdout = stdout;
         result.stderr = stderr;
         self.note_end(how, run_max, result);
+        if let Some(group) = group {
+            if group.ran_out_of_memory() {
+                result.reason = Some("it used more memory than it may".to_owned());
+            }
+            group.remove();
+        }
         if matches!(result.status, Status::Ok | Status::Failed) {
             match zipped::changed_files(self.folder, inputs, limits).await {
                 Ok(Some(archive)) => self.attach(archive, &mut stop, result).await,
@@ -360,10 +374,31 @@ impl Process<'_> {
         }
     }
 
+    /// A group for its processes, if the worker is to make one and the machine allows it.
+    fn group(&self, result: &mut JobResult) -> Option<Group> {
+        let above = self.options.sandbox.cgroup.as_ref()?;
+        let limits = GroupLimits {
+            memory_bytes: self.options.limits.of_processes(self.request).memory_bytes,
+            cpus: self.options.sandbox.cpus,
+        };
+        let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        let made = match self.tree {
+            Tree::Own => Group::create(above, &name, limits),
+            Tree::Marked => Err(io::Error::other("this worker has no runners")),
+        };
+        let (had, group) = match made {
+            Ok(group) => (group.has.clone(), Some(group)),
+            Err(error) => (format!("none: {}: {error}", above.display()), None),
+        };
+        result.cgroup = Some(had);
+        group
+    }
+
     /// Starts the program; what it is to read comes back with it.
     fn start(
         &self,
         program: &Path,
+        group: Option<&Group>,
         result: &mut JobResult,
     ) -> Result<(Child, Vec<u8>), (Status, String)> {
         let name = &self.request.exec_name;
@@ -372,7 +407,12 @@ impl Process<'_> {
         let command = self.command(program, stdin.is_some());
         let RunOptions { exec_dir, sandbox, .. } = self.options;
         let least = self.request.isolation;
-        let (child, level) = isolate::spawn(command, (self.folder, exec_dir), sandbox, least)
+        let spawn = || isolate::spawn(command, (self.folder, exec_dir), sandbox, least);
+        let spawned = match group {
+            Some(group) => group.inside(spawn),
+            None => spawn(),
+        };
+        let (child, level) = spawned
             .map_err(|error| (Status::NotStarted, format!("cannot start {name}: {error}")))?;
         result.isolation = Some(level);
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));

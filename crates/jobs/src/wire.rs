@@ -231,6 +231,10 @@ pub struct JobResult {
     /// How it was kept from the rest of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// What its group of processes had, if its worker was to make one: of `memory cpu kill`, or
+    /// `none:` and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// Where its output files are, zipped, if they do not fit into a frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_ref: Option<OutputRef>,

@@ -95,6 +95,13 @@ pub(crate) struct WorkOptions {
     /// Number of the user that jobs run as; only a worker of root can do that
     #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..))]
     job_user: Option<u32>,
+    /// A folder of cgroup v2, without processes, in which each job gets a group: limits then hold for
+    /// all its processes together
+    #[arg(long, value_name = "DIR")]
+    cgroup: Option<PathBuf>,
+    /// Most processors that a job uses at a time, like 1.5; needs --cgroup
+    #[arg(long, value_name = "N", requires = "cgroup", value_parser = cpus)]
+    cpus: Option<f64>,
     /// Where output archives go that are too large for a frame: a folder, or s3://BUCKET/PREFIX with
     /// the usual variables AWS_… [default: outputs in --work-dir]
     #[arg(long, value_name = "PLACE")]
@@ -119,6 +126,11 @@ fn cpu_cap(text: &str) -> Result<f64, String> {
     let may = |share: &f64| (0.10..=0.95).contains(share) || *share == 1.0;
     let given = text.parse().ok().filter(may);
     given.ok_or_else(|| "give a share from 0.10 to 0.95, or 1 for no ceiling".to_owned())
+}
+
+fn cpus(text: &str) -> Result<f64, String> {
+    let given = text.parse().ok().filter(|cpus| (0.01..=4096.0).contains(cpus));
+    given.ok_or_else(|| "give a number of processors, from 0.01".to_owned())
 }
 
 pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
@@ -163,6 +175,8 @@ pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
                 read: options.allow_read,
                 write: options.allow,
                 user: options.job_user,
+                cgroup: options.cgroup,
+                cpus: options.cpus.unwrap_or(0.0),
             },
             outputs: Some(outputs),
         },
@@ -236,6 +250,10 @@ mod tests {
             assert!(cpu_cap(wrong).is_err(), "{wrong}");
         }
         assert_eq!(parallel("1024"), Ok(1024));
+        assert_eq!(cpus("1.5"), Ok(1.5));
+        for wrong in ["0", "-1", "NaN", "inf", "all"] {
+            assert!(cpus(wrong).is_err(), "{wrong}");
+        }
         for wrong in ["0", "1025", "-1"] {
             assert!(parallel(wrong).is_err(), "{wrong}");
         }

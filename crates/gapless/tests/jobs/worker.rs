@@ -237,3 +237,61 @@ fn the_rendered_picture_is_whole_though_a_worker_is_killed() {
     assert_eq!(pixels[128 * 256 + 160], 0, "inside");
     assert!(pixels[0] > 200, "outside");
 }
+
+/// A folder of cgroup v2 for these tests, which is removed in the end; `None` where none can be made.
+struct Groups(PathBuf);
+
+impl Groups {
+    fn create() -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("Linux");
+        let mut words = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let mount = words.find(|words| words.get(2) == Some(&"cgroup2"))?[1].to_owned();
+        let folder = Path::new(&mount).join(format!("gapless-test-{}", std::process::id()));
+        std::fs::create_dir(&folder).ok().map(|()| Self(folder))
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_job_has_a_group_of_its_own_which_is_gone_with_all_that_was_in_it() {
+    let place = Place::new();
+    let pids = stubborn(&place);
+    place.exec("where", "grep ^0:: /proc/self/cgroup; (setsid sleep 60 > /dev/null 2>&1 &)");
+    // Where no folder of groups can be made, the result says so and the job runs.
+    let groups = Groups::create();
+    let nowhere = PathBuf::from("/proc/nowhere");
+    let folder = groups.as_ref().map_or(&nowhere, |groups| &groups.0);
+    let (_leader, address) = place.leader("0");
+    let given = folder.to_str().expect("a text");
+    let words = ["--allow", ".", "--cgroup", given, "--memory", "1GiB", "--cpus", "1.5"];
+    let _worker = place.worker_with(&address, &words);
+    let result = submitted(&place, &address, &["where"]);
+    assert_eq!(result["Status"], "OK", "{result}");
+    let (level, told) = (result["Cgroup"].as_str(), result["Stdout"].as_str());
+    let (level, told) = (level.expect("a level"), told.expect("a text"));
+    if groups.is_none() {
+        assert!(level.starts_with("none: /proc/nowhere"), "{level}");
+        return;
+    }
+    assert!(level.ends_with("kill"), "{level}");
+    let id = result["JobId"].as_str().expect("an id");
+    assert!(told.trim().ends_with(&format!("/{id}-1")), "{told}");
+    let is_empty = || {
+        let entries = std::fs::read_dir(folder).expect("a folder").flatten();
+        !entries.map(|entry| entry.path()).any(|path| path.is_dir())
+    };
+    assert!(is_empty(), "its group is gone");
+    // Processes that left their session and ignore signals go with the group.
+    let id = text(&place.submit(&address, &["stubborn", "--detach"]).output().stdout);
+    wait_until("both run", || lines(&pids) == 2);
+    let cancelled = place.run(&["job", "cancel", id.trim(), "--leader", &address]);
+    assert!(cancelled.status.success(), "{}", text(&cancelled.stderr));
+    wait_until("its group is gone", is_empty);
+    let pids = std::fs::read_to_string(&pids).expect("they wrote them");
+    assert!(!pids.lines().any(lives), "{pids}");
+}
