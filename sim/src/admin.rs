@@ -180,7 +180,7 @@ impl World {
         let mut place = Place::default();
         match (topic, from) {
             (Some(key), From::Beginning | From::LastPerKey) => {
-                place.next.insert(key, self.floor(key));
+                place.next.insert(key, self.first_kept(key));
             }
             (Some(key), From::Seq(seq)) => {
                 place.next.insert(key, seq.0.max(1));
@@ -189,7 +189,7 @@ impl World {
                 let model = &self.now.topics[&key];
                 let visible = self.visible[&key];
                 let late = |seq: &u64| model.at(*seq).is_some_and(|each| each.time >= time);
-                let first = (self.floor(key)..=visible).find(late);
+                let first = (self.first_kept(key)..=visible).find(late);
                 place.next.insert(key, first.unwrap_or(visible + 1));
             }
             (_, From::Now) => {

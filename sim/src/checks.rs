@@ -125,7 +125,7 @@ impl World {
             };
             self.observe()?;
             let mut place = Place::default();
-            place.next.insert(key, self.floor(key));
+            place.next.insert(key, self.first_kept(key));
             let follower = self.follower(pattern, subscription, place);
             self.read_to_end(follower)?;
         }

@@ -334,12 +334,7 @@ impl World {
         let floor = floors.get(&key).copied().unwrap_or(1);
         ensure(seq >= floor, || story("below the floor came"))?;
         ensure(!message.is_expired(now), || story("expired came"))?;
-        // A floor that cannot be written down cannot rise.
-        let writable = !self.may_refuse() && !self.may_block();
-        if at_once
-            && writable
-            && let Some(age) = topic.settings.retention.age
-        {
+        if at_once && let Some(age) = topic.settings.retention.age {
             ensure(message.time.after(age) > now, || story("past its age came"))?;
         }
         if seq <= follower.newest_to && at_once && !self.is_failed() {

@@ -355,6 +355,23 @@ impl World {
         self.floors.get(&topic).copied().unwrap_or(1)
     }
 
+    /// The first seq of a topic that may be handed out: past its age a message is gone before
+    /// the floor rises over it. What is missing, and so is as old as the next message, counts too.
+    pub(crate) fn first_kept(&self, key: TopicKey) -> u64 {
+        let (topic, now) = (&self.now.topics[&key], self.time());
+        let (floor, visible) = (self.floor(key), self.visible[&key]);
+        let described = self.broker.as_ref().and_then(|each| each.describe_topic(&topic.name).ok());
+        let first = described.map_or(floor, |info| info.first.0);
+        let may_go = |seq: &u64| {
+            let age = topic.settings.retention.age;
+            let aged =
+                topic.at(*seq).zip(age).is_some_and(|(each, age)| each.time.after(age) <= now);
+            aged || topic.may_be_absent(*seq, now)
+        };
+        let is_right = (floor..first).all(|seq| may_go(&seq)) && first <= visible + 1;
+        if is_right { first } else { floor }
+    }
+
     /// Notes where a message lies; no two ever lie at the same place.
     pub(crate) fn learn_position(&mut self, message: &Rc<Accepted>, position: u64) -> Checked {
         match message.position.get() {

@@ -164,8 +164,8 @@ impl Broker {
     /// When there is no such topic.
     pub fn describe_topic(&self, name: &TopicName) -> Result<TopicInfo, TopicError> {
         let cell = self.inner.cell(name)?;
-        self.inner.enforce_age(&cell, self.inner.clock.now())?;
-        Ok(self.inner.describe(&cell))
+        let first = self.inner.first_kept(&cell, self.inner.clock.now())?;
+        Ok(self.inner.describe_from(&cell, first))
     }
 
     /// Where a topic begins and ends.
@@ -174,11 +174,10 @@ impl Broker {
     /// When there is no such topic.
     pub fn topic_place(&self, name: &TopicName) -> Result<TopicPlace, TopicError> {
         let cell = self.inner.cell(name)?;
-        self.inner.enforce_age(&cell, self.inner.clock.now())?;
+        let first = self.inner.first_kept(&cell, self.inner.clock.now())?;
         let state = cell.lock();
-        let view = state.view();
-        let durable = state.is_durable();
-        Ok(TopicPlace { id: cell.id.0, durable, first: view.first, next: view.next })
+        let (durable, next) = (state.is_durable(), state.next());
+        Ok(TopicPlace { id: cell.id.0, durable, first: first.max(state.first()), next })
     }
 
     /// The topics that match, by name. The broker's own are shown only to patterns that
@@ -242,10 +241,15 @@ impl Inner {
     }
 
     pub(crate) fn describe(&self, cell: &Cell) -> TopicInfo {
+        self.describe_from(cell, Seq(1))
+    }
+
+    /// What a topic is, of which nothing before `first` is kept.
+    fn describe_from(&self, cell: &Cell, first: Seq) -> TopicInfo {
         let (first, tail, in_memory, settings, next) = {
             let state = cell.lock();
             let view = state.view();
-            (view.first, view.tail, state.tail_bytes(), *state.settings, view.next)
+            (view.first.max(first), view.tail, state.tail_bytes(), *state.settings, view.next)
         };
         let bytes = self.bytes_in_segments(cell, first, tail).unwrap_or(0) + in_memory;
         TopicInfo { name: cell.name.clone(), id: cell.id.0, settings, first, next, bytes }

@@ -31,6 +31,8 @@ const AT_ONCE: usize = 128;
 /// Letters that one call gives back.
 pub const LETTERS_MAX: usize = 10_000;
 
+/// How long a look at dead letters waits for those that are being buried.
+const BURIAL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// When a redrive goes on that could not.
 const REDRIVE_AGAIN: Duration = Duration::from_secs(1);
 /// Bytes of the change that ends a redrive, at most.
@@ -208,7 +210,7 @@ impl Broker {
 
 impl Inner {
     /// A group whose dead letters are all there: what was terminated before this is asked is
-    /// buried now, if the keeper did not come to it.
+    /// buried by then.
     pub(crate) fn group_with_letters(
         &self,
         name: &TopicName,
@@ -218,9 +220,13 @@ impl Inner {
         Ok(group)
     }
 
-    /// Buries what is to be buried, and waits for what somebody else buries at the moment.
+    /// Blocks until the timers have buried what is to be buried, but not for ever: while the
+    /// disk is full nothing is. Without threads this one has to take their turn.
     pub(crate) fn settle_letters(&self, group: &Arc<GroupCell>) {
-        self.bury_all(group, self.clock.now());
+        let is_dying = || group.lock().machine.counts().dying > 0;
+        if is_dying() && !self.timers.take_one(BURIAL_WAIT_MAX) {
+            self.bury_all(group, self.clock.now());
+        }
         let unsettled = |cell: Arc<Cell>| {
             let state = cell.lock();
             state.machine.last() > state.machine.settled()

@@ -122,7 +122,6 @@ impl TopicFollower {
         reader: TopicReader,
         read: Result<Vec<Bytes>, ReadError>,
     ) -> Result<(), FollowError> {
-        inner.enforce_age(&self.cell, inner.clock.now())?;
         let from = self.cursor.next();
         let state = self.cell.lock();
         let still_kept = state.first() <= from && !state.gone;
@@ -137,8 +136,8 @@ impl TopicFollower {
         inner.metrics.recovered_bytes.increment(bytes as u64);
         shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let parts = inner.recovery_memory.count(parts);
-        self.hand_out(inner, shared, (from, reader.to()), parts)?;
-        if self.cursor.next() <= reader.to() {
+        let all = self.hand_out(inner, shared, (from, reader.to()), parts)?;
+        if all && self.cursor.next() <= reader.to() {
             self.reader = Some(reader);
         }
         Ok(())
@@ -152,7 +151,6 @@ impl TopicFollower {
         context: &mut Context<'_>,
     ) -> Result<bool, FollowError> {
         let now = inner.clock.now();
-        inner.enforce_age(&self.cell, now)?;
         let cell = Arc::clone(&self.cell);
         let mut state = cell.lock();
         if state.gone {
@@ -204,24 +202,38 @@ impl TopicFollower {
         Ok(true)
     }
 
-    /// Moves the cursor over what was read and makes a delivery of it.
+    /// Moves the cursor over what was read and makes a delivery of it: of messages, or of the gap
+    /// before them. Returns false if something is left, which the next look comes to.
     fn hand_out(
         &mut self,
         inner: &Inner,
         shared: &Shared,
         (from, to_max): (Seq, Seq),
         mut parts: Vec<Bytes>,
-    ) -> Result<(), FollowError> {
+    ) -> Result<bool, FollowError> {
         let now = inner.clock.now();
+        let kept = self.cell.lock().kept();
         let (mut to, mut last_first) = (from.prev(), from);
         let mut tally = Tally::default();
-        let mut beyond = false;
+        let (mut beyond, mut all, mut gone) = (false, true, None);
         for header in parts.iter().flat_map(headers) {
             if header.seq > to_max {
                 beyond = true;
                 break;
             }
-            to = header.last_seq().min(to_max);
+            // A hole is a part of the range around it, and as old as its last message.
+            let seq = to.next().max(header.seq);
+            let why = kept.gone(seq, Some(header.time), now);
+            if to >= from && why != gone {
+                (beyond, all) = (true, false);
+                break;
+            }
+            gone = why;
+            let last = match seq < kept.first {
+                true => header.last_seq().min(kept.first.prev()),
+                false => header.last_seq(),
+            };
+            to = last.min(to_max);
             last_first = header.seq;
             tally.note(&header);
             if header.count > 0 {
@@ -231,24 +243,28 @@ impl TopicFollower {
                 // known, so a part of it does not move the place.
                 self.position = header.position;
             }
+            if last < header.last_seq() {
+                (beyond, all) = (true, false);
+                break;
+            }
         }
         if to < from {
             // Segments end before the tail begins: the topic was trimmed meanwhile, and the
             // next look tells; or they are damaged, and then nothing may be skipped.
             if self.cell.lock().first() > from {
-                return Ok(());
+                return Ok(true);
             }
             return Err(ReadError::Missing { topic: self.cell.id, seq: from }.into());
         }
-        if from <= self.newest_only_to {
+        if gone.is_none() && from <= self.newest_only_to {
             // Before the place moves: if this fails, the same step is tried again.
             parts = inner.newest_of_keys(&self.cell, parts, self.newest_only_to)?;
             beyond = true;
         }
         self.step(now, Input::Took { from, to });
         shared.place.store(to.0, Ordering::Relaxed);
-        if from > self.newest_only_to && tally.messages == 0 {
-            let reason = self.cell.lock().kept().hole_reason();
+        let is_hole = from > self.newest_only_to && tally.messages == 0;
+        if let Some(reason) = gone.or(is_hole.then(|| kept.hole_reason())) {
             self.tell(Delivery::Gap(GapNotice {
                 topic: Some(self.cell.name.clone()),
                 from: Some(from),
@@ -256,13 +272,13 @@ impl TopicFollower {
                 positions: None,
                 reason,
             }));
-            return Ok(());
+            return Ok(all);
         }
         let name = self.cell.name.clone();
         let tally = (!beyond).then_some((tally, last_first));
         let messages = Messages::new(name, (from, to), self.position, now, parts, tally);
         self.tell(Delivery::Messages(messages));
-        Ok(())
+        Ok(all)
     }
 }
 

@@ -475,8 +475,16 @@ impl Inner {
                 }
                 let cell = gap.topic.as_ref().and_then(|name| self.topics.find(name));
                 let floor = cell.map(|cell| cell.lock().floor_position);
-                let told = floor.or(gap.positions.map(|(_, to)| to)).unwrap_or_default();
-                if floor.is_some_and(|floor| floor <= state.machine.forgiven()) {
+                let follower = state.source.as_ref().map(|source| &source.follower);
+                let through = match follower {
+                    // What is past its age is gone before the floor rises over it.
+                    Some(Follower::Topic(topic)) => {
+                        floor.map(|floor| floor.max(topic.handed_out()))
+                    }
+                    Some(Follower::Pattern(_)) | None => floor,
+                };
+                let told = through.or(gap.positions.map(|(_, to)| to)).unwrap_or_default();
+                if through.is_some_and(|through| through <= state.machine.forgiven()) {
                     return Ok(());
                 }
                 let stop = Stop {

@@ -349,9 +349,8 @@ impl Inner {
         let mut through = Position(0);
         for cell in self.topics.matching(source) {
             // What is to go already is gone, whether or not the keeper has come to it.
-            self.enforce_age(&cell, now)?;
-            self.enforce_size(&cell, now)?;
-            through = through.max(cell.lock().floor_position);
+            let first = self.first_to_stay(&cell, now)?;
+            through = through.max(self.position_before(&cell, first)?);
         }
         Ok(through)
     }

@@ -116,30 +116,48 @@ impl Inner {
         Ok((gap, Some(ticket)))
     }
 
-    /// Lets go of what is past its age, so that no reader gets it (C4).
-    pub(crate) fn enforce_age(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), ReadError> {
-        let (age, oldest) = {
+    /// The first seq that a reader may be handed: past its age a message is gone before the
+    /// floor rises over it (C4).
+    pub(crate) fn first_kept(&self, cell: &Cell, now: Timestamp) -> Result<Seq, ReadError> {
+        let first = cell.lock().first();
+        Ok(self.first_young(cell, now)?.map_or(first, |(young, _)| young.max(first)))
+    }
+
+    /// The first seq that is not past its age, and when it was accepted; `None` when none is
+    /// past it.
+    fn first_young(
+        &self,
+        cell: &Cell,
+        now: Timestamp,
+    ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
+        let age = {
             let state = cell.lock();
-            let Some(age) = state.settings.retention.age else { return Ok(()) };
-            (age, state.oldest_time)
+            let aged = |age| {
+                let oldest = state.oldest_time;
+                oldest != Timestamp::NEVER && !oldest.is_ahead_of(now) && oldest.after(age) <= now
+            };
+            state.settings.retention.age.filter(|age| aged(*age))
         };
-        if oldest == Timestamp::NEVER {
-            return Ok(());
-        }
-        if oldest.is_ahead_of(now) {
-            // A wrong clock stamped it. It is not kept for ever: its age counts from now.
-            cell.lock().oldest_time = now;
-            return Ok(());
-        }
-        if oldest.after(age) > now {
-            return Ok(());
-        }
-        // The first that is younger than the age: accepted after this moment.
+        let Some(age) = age else { return Ok(None) };
+        // Accepted after this moment.
         let young = Timestamp(now.before(age).0 + 1);
-        let (below, time) = match self.seq_at_time(cell, young)? {
-            Some((seq, time)) => (seq, time),
-            None => (cell.lock().next(), Timestamp::NEVER),
-        };
+        let found = self.seq_at_time(cell, young)?;
+        Ok(Some(found.unwrap_or_else(|| (cell.lock().next(), Timestamp::NEVER))))
+    }
+
+    /// Raises the floor over what is past its age. Only the keeper does so, and those who change
+    /// a topic's settings: for readers it is gone already.
+    pub(crate) fn enforce_age(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), ReadError> {
+        {
+            let mut state = cell.lock();
+            let oldest = state.oldest_time;
+            if oldest != Timestamp::NEVER && oldest.is_ahead_of(now) {
+                // A wrong clock stamped it. It is not kept for ever: its age counts from now.
+                state.oldest_time = now;
+                return Ok(());
+            }
+        }
+        let Some((below, time)) = self.first_young(cell, now)? else { return Ok(()) };
         match self.trim(cell, below, GapReason::Retention, now) {
             Ok(_) => {
                 let mut state = cell.lock();
@@ -185,6 +203,16 @@ impl Inner {
             self.trim(cell, below, GapReason::Retention, now)?;
         }
         Ok(())
+    }
+
+    /// The first seq that is kept when retention has done all it is to do.
+    pub(crate) fn first_to_stay(&self, cell: &Cell, now: Timestamp) -> Result<Seq, ReadError> {
+        let first = self.first_kept(cell, now)?;
+        let bytes_max = cell.lock().settings.retention.bytes;
+        match bytes_max {
+            Some(bytes_max) => Ok(first.max(self.floor_by_bytes(cell, first, bytes_max)?)),
+            None => Ok(first),
+        }
     }
 
     /// The seq from which on the topic has at most `bytes_max`; its newest batch stays.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gapless_core::{Cursor, GapNotice, GapReason, Pattern, Position, Seq, Start, Timestamp, Token};
+use gapless_core::{
+    Cursor, GapNotice, GapReason, Pattern, Position, Seq, Start, Timestamp, Token, View,
+};
 use gapless_journal::ReadError;
 
 use crate::broker::{Broker, Inner};
@@ -98,7 +100,7 @@ impl Inner {
         cell: Arc<Cell>,
         from: From,
     ) -> Result<TopicFollower, SubscribeError> {
-        self.enforce_age(&cell, self.clock.now())?;
+        let first = self.first_kept(&cell, self.clock.now())?;
         let mut notices = Vec::new();
         let mut seen = None;
         let start = match from {
@@ -124,6 +126,7 @@ impl Inner {
         };
         let (cursor, last) = {
             let view = cell.lock().view();
+            let view = View { first: view.first.max(first), ..view };
             (Cursor::start(start, &view)?, view.next.prev())
         };
         let position = match seen {

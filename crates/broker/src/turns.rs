@@ -27,6 +27,9 @@ struct Signal {
 struct State {
     woken: bool,
     stopped: bool,
+    /// Turns that have begun, and those that are over.
+    begun: u64,
+    done: u64,
 }
 
 impl Turns {
@@ -41,9 +44,12 @@ impl Turns {
         let (signal, inner) = (Arc::clone(&self.signal), Arc::clone(inner));
         let serve = move || {
             loop {
+                lock(&signal.state).begun += 1;
                 signal.asked.store(false, Ordering::Release);
                 let wait = turn(&inner);
-                let state = lock(&signal.state);
+                let mut state = lock(&signal.state);
+                state.done = state.begun;
+                signal.changed.notify_all();
                 let idle = |state: &mut State| !state.woken && !state.stopped;
                 let waited = signal.changed.wait_timeout_while(state, wait, idle);
                 let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -65,6 +71,22 @@ impl Turns {
         }
         lock(&self.signal.state).woken = true;
         self.signal.changed.notify_all();
+    }
+
+    /// Asks for a turn and blocks until one is over that began after this; for `most` at most.
+    /// Returns false at once if there is no thread: then the caller has to do what it would do.
+    pub(crate) fn take_one(&self, most: Duration) -> bool {
+        if lock(&self.thread).is_none() {
+            return false;
+        }
+        let state = lock(&self.signal.state);
+        let wanted = state.begun + 1;
+        drop(state);
+        self.wake();
+        let state = lock(&self.signal.state);
+        let waits = |state: &mut State| !state.stopped && state.done < wanted;
+        drop(self.signal.changed.wait_timeout_while(state, most, waits));
+        true
     }
 
     /// Ends the thread after its turn.

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use gapless_broker::{Broker, Delivery, From};
+use gapless_broker::{Broker, Delivery, From, block_on};
 use gapless_core::{GapReason, Message, PublishOptions, Retention, Seq, Timestamp, TopicSettings};
 use gapless_journal::faulty::CrashKind;
 
@@ -256,6 +256,8 @@ fn c4_time_that_goes_back_neither_loses_nor_revives_messages() {
     world.advance(1000);
     text(&broker, "t", "2");
     check(&broker, 2, 2, "before");
+    // Only the keeper writes floors.
+    broker.turn();
     broker.close().unwrap();
     let mut options = world.options;
     options.clock = std::sync::Arc::new(gapless_broker::ManualClock::new(Timestamp(10)));
@@ -264,6 +266,44 @@ fn c4_time_that_goes_back_neither_loses_nor_revives_messages() {
     check(&broker, 2, 3, "after");
     // Far behind, so that the time follows it.
     assert_eq!(broker.read(&name("t"), Seq(3)).unwrap().unwrap().time, Timestamp(10));
+}
+
+#[test]
+fn c4_following_past_the_age_is_told_of_the_gap_and_writes_nothing() {
+    let world = World::new(43);
+    let broker = world.open();
+    broker.create_topic(&name("t"), by_age(100)).expect("there is room");
+    broker.create_topic(&name("u"), by_age(100)).expect("there is room");
+    for body in ["1", "2", "3"] {
+        text(&broker, "t", body);
+    }
+    let mut follower = broker.subscribe(&pattern("t"), From::Seq(Seq(1))).expect("it is there");
+    world.advance(100);
+    text(&broker, "t", "4");
+    let position = broker.journal_stats().bytes;
+    let gap = loop {
+        match block_on(follower.next()).expect("it is followed") {
+            Delivery::Gap(gap) => break gap,
+            Delivery::Messages(messages) => panic!("{:?} is past its age", messages.from()),
+            Delivery::Live | Delivery::Recovering { .. } => {}
+        }
+    };
+    assert_eq!((gap.from, gap.to), (Some(Seq(1)), Some(Seq(3))));
+    assert_eq!(gap.reason, GapReason::Retention);
+    let next = loop {
+        if let Delivery::Messages(messages) = block_on(follower.next()).expect("it is followed") {
+            break (messages.from(), messages.to());
+        }
+    };
+    assert_eq!(next, (Seq(4), Seq(4)));
+    let info = broker.describe_topic(&name("t")).expect("it is there");
+    assert_eq!((info.first, info.next), (Seq(4), Seq(5)));
+    broker.flush();
+    assert_eq!(broker.journal_stats().bytes, position, "reading put something into the journal");
+    // The keeper does.
+    broker.turn();
+    broker.flush();
+    assert!(broker.journal_stats().bytes > position);
 }
 
 #[test]
