@@ -109,6 +109,40 @@ const MAY_TOUCH_FILES: &[Exception] = &[
 const FILES_ARE_FENCED: &[&str] =
     &["crates/core/src/", "crates/journal/src/", "crates/broker/src/"];
 
+/// Files that may block on a future.
+const MAY_BLOCK_ON: &[Exception] = &[
+    Exception { path: "crates/broker/src/blocking.rs", reason: "blocking forms, for embedders" },
+    Exception { path: "crates/broker/src/lib.rs", reason: "hands them on" },
+];
+
+/// Files that may search segments in the thread they run in.
+const MAY_SEARCH_SEGMENTS: &[Exception] = &[
+    Exception { path: "crates/journal/src/", reason: "the searches themselves" },
+    Exception { path: "crates/broker/src/lookup.rs", reason: "called where waiting does no harm" },
+    Exception { path: "crates/broker/src/retention.rs", reason: "the keeper's" },
+    Exception { path: "crates/broker/src/commit.rs", reason: "for a publish that names a key" },
+];
+
+/// What searches segments in the thread that calls it.
+const SEARCHES: &[&str] = &[
+    "journal.bytes_of",
+    "journal.find_bytes",
+    "journal.find_position",
+    "journal.find_time",
+    "journal.latest_of_key",
+    "journal.read_topic_here",
+];
+
+/// Folders of code that runs inside polls.
+const POLLS_ARE_FENCED: &[&str] = &[
+    "crates/auth/src/",
+    "crates/broker/src/",
+    "crates/client/src/",
+    "crates/doors/src/",
+    "crates/journal/src/",
+    "crates/relay/src/",
+];
+
 /// Files that may be `unsafe`.
 const MAY_BE_UNSAFE: &[Exception] = &[Exception {
     path: "crates/core/no_std_proof/",
@@ -135,6 +169,7 @@ pub(crate) fn check(file: &RustFile<'_>) -> Vec<Finding> {
     findings.extend(clock(file));
     findings.extend(files(file));
     findings.extend(unsafety(file));
+    findings.extend(polls(file));
     findings.extend(to_do(file.path, file.source.comment_lines()));
     findings.extend(length(file));
     findings.extend(columns(file));
@@ -182,6 +217,26 @@ fn files(file: &RustFile<'_>) -> Vec<Finding> {
     };
     let what = format!("files are reached only through{}", list(MAY_TOUCH_FILES));
     let mut findings = each_code_line(file, "files", touches, &what);
+    findings.retain(|finding| !file.source.is_test(finding.line));
+    findings
+}
+
+/// No poll waits: futures are blocked on, and segments searched, only where listed.
+fn polls(file: &RustFile<'_>) -> Vec<Finding> {
+    let fenced = POLLS_ARE_FENCED.iter().any(|folder| file.path.starts_with(folder));
+    if !fenced || is_test_file(file.path) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    if !excepted(file.path, MAY_BLOCK_ON) {
+        let what = format!("futures are blocked on only in{}", list(MAY_BLOCK_ON));
+        findings.extend(each_code_line(file, "block", |line| has_word(line, "block_on"), &what));
+    }
+    if !excepted(file.path, MAY_SEARCH_SEGMENTS) {
+        let searches = |line: &str| SEARCHES.iter().any(|search| has_word(line, search));
+        let what = format!("segments are searched only in{}", list(MAY_SEARCH_SEGMENTS));
+        findings.extend(each_code_line(file, "segments", searches, &what));
+    }
     findings.retain(|finding| !file.source.is_test(finding.line));
     findings
 }
@@ -378,6 +433,26 @@ mod tests {
         for text in ["LogFile::open(path)", "use crate::fs::Disk;"] {
             assert_eq!(broken_below_header("crates/journal/src/log.rs", text), []);
         }
+    }
+
+    #[test]
+    fn polls_neither_block_on_futures_nor_search_segments() {
+        let path = "crates/broker/src/follow_topic.rs";
+        for (text, rule) in [
+            ("use crate::blocking::block_on;", "block"),
+            ("let read = block_on(pending)?;", "block"),
+            ("let found = inner.journal.find_time(topic, from, times)?;", "segments"),
+            ("let newest = self.journal.latest_of_key(id, hash)?;", "segments"),
+        ] {
+            assert_eq!(broken_below_header(path, text), [(rule, 2)], "{text}");
+        }
+        let text = "let newest = self.journal.latest_of_key(id, hash)?;";
+        assert_eq!(broken_below_header("crates/broker/src/lookup.rs", text), []);
+        let text = "let newest = inner.latest_of_key(&cell, key)?; // block_on";
+        assert_eq!(broken_below_header(path, text), []);
+        let text = "#[cfg(test)]\nmod tests { fn f() { block_on(a) } }";
+        assert_eq!(broken_below_header(path, text), []);
+        assert_eq!(broken_below_header("crates/broker/tests/a.rs", "block_on(a);"), []);
     }
 
     #[test]

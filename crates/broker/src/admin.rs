@@ -90,9 +90,10 @@ impl Broker {
             return Err(TopicError::System(name.clone()));
         }
         let (cell, ticket) = self.inner.begin_topic(name, settings)?;
-        if ticket.is_none() {
-            self.inner.settle_changes()?;
-        }
+        let ticket = match ticket {
+            Some(ticket) => Some(ticket),
+            None => self.inner.settling_changes()?,
+        };
         Ok(CreatingTopic { inner: Arc::clone(&self.inner), cell, ticket })
     }
 
@@ -168,16 +169,22 @@ impl Broker {
         Ok(self.inner.describe_from(&cell, first))
     }
 
-    /// Where a topic begins and ends.
+    /// Whether there is a topic of this name. Never blocks.
+    pub fn has_topic(&self, name: &TopicName) -> bool {
+        self.inner.topics.find(name).is_some()
+    }
+
+    /// Where a topic begins and ends. Never blocks: what is past its age is counted as kept until
+    /// the keeper has raised the floor over it.
     ///
     /// # Errors
     /// When there is no such topic.
     pub fn topic_place(&self, name: &TopicName) -> Result<TopicPlace, TopicError> {
         let cell = self.inner.cell(name)?;
-        let first = self.inner.first_kept(&cell, self.inner.clock.now())?;
         let state = cell.lock();
-        let (durable, next) = (state.is_durable(), state.next());
-        Ok(TopicPlace { id: cell.id.0, durable, first: first.max(state.first()), next })
+        let view = state.view();
+        let durable = state.is_durable();
+        Ok(TopicPlace { id: cell.id.0, durable, first: view.first, next: view.next })
     }
 
     /// The topics that match, by name. The broker's own are shown only to patterns that

@@ -14,7 +14,9 @@ use gapless_core::{
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
-use gapless_journal::{Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts};
+use gapless_journal::{
+    Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts, Ticket,
+};
 
 use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
@@ -370,17 +372,26 @@ impl Inner {
     /// For one who finds made what it was asked to make: what is told is flushed, so if
     /// somebody else is just making it, that must be flushed too.
     pub(crate) fn settle_changes(&self) -> Result<(), PubSubError> {
-        let changed = Position(self.changed.load(Ordering::Acquire));
-        // After a failure nothing can be confirmed: what is there may be what failed.
-        if self.journal.failure().is_none() && self.journal.flushed_position() >= changed {
-            return Ok(());
-        }
+        let Some(_unsettled) = self.settling_changes()? else { return Ok(()) };
         self.journal.flush();
-        match self.journal.failure() {
-            Some(failure) => Err(unconfirmed(&failure)),
-            None if self.journal.is_blocked() => Err(PubSubError::StorageFull),
-            None => Ok(()),
+        self.settling_changes().map(drop)
+    }
+
+    /// As [`Inner::settle_changes`], without blocking: the ticket, if there is one, tells when it
+    /// is flushed.
+    pub(crate) fn settling_changes(&self) -> Result<Option<Ticket>, PubSubError> {
+        // After a failure nothing can be confirmed: what is there may be what failed.
+        if let Some(failure) = self.journal.failure() {
+            return Err(unconfirmed(&failure));
         }
+        let changed = Position(self.changed.load(Ordering::Acquire));
+        if self.journal.flushed_position() >= changed {
+            return Ok(None);
+        }
+        if self.journal.is_blocked() {
+            return Err(PubSubError::StorageFull);
+        }
+        Ok(Some(self.journal.ticket()))
     }
 
     pub(crate) fn unsubscribed(&self, id: u64) {

@@ -349,12 +349,6 @@ impl Inner {
         self.put_groups(atomic, &mut groups, &mut append);
         let ticket = append.finish(required, wanted);
         drop((states, delay_state, groups));
-        let known = |ack: &PublishAck| ack.accepted().is_some_and(|accepted| accepted.duplicate);
-        if wanted == Durability::Flushed && atomic.is_empty() && publishing.acks.iter().all(known) {
-            // Nothing was put, so no frame asks for a flush; but the first one may have been
-            // written only, and its duplicate must be as safe as its ack says.
-            self.journal.flush();
-        }
         if publishing.acks.is_empty() {
             // Nothing but cells: there is no seq to tell.
             publishing.acks.push(PublishAck::Accepted(Accepted {

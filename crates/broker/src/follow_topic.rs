@@ -1,14 +1,16 @@
 //! Following one topic by its seqs.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use gapless_core::cursor::{Effect, Input};
-use gapless_core::{Cursor, GapNotice, Position, Seq, Tally, Timestamp};
-use gapless_journal::{ReadError, TopicReader};
+use gapless_core::{Cursor, GapNotice, GapReason, Position, Seq, Tally, Timestamp};
+use gapless_journal::{Pending, ReadError, TopicReader};
 
 use crate::broker::Inner;
 use crate::cell::{Cell, headers};
@@ -29,6 +31,30 @@ pub(crate) struct TopicFollower {
     recovering: bool,
     /// Up to this seq (included) only the newest message of each key is wanted.
     newest_only_to: Seq,
+    /// What was read of these, while it is looked up which are the newest.
+    filtering: Option<Box<Filtering>>,
+}
+
+/// A stretch of what was read: messages, or the gap before them.
+struct Run {
+    from: Seq,
+    to: Seq,
+    /// Where the last of it stands.
+    position: Position,
+    /// Why it is gone, if it is.
+    gone: Option<GapReason>,
+    /// What it holds, if the parts hold nothing else, and the first seq of the last batch.
+    tally: Option<(Tally, Seq)>,
+    /// Whether nothing was read behind it.
+    is_all: bool,
+    is_empty: bool,
+}
+
+/// A run of which only the newest message of each key is wanted.
+struct Filtering {
+    run: Run,
+    reader: Option<TopicReader>,
+    newest: Pending<Result<Result<Vec<Bytes>, ReadError>, ReadError>>,
 }
 
 impl TopicFollower {
@@ -42,6 +68,7 @@ impl TopicFollower {
             handed_out: position,
             recovering: false,
             newest_only_to: Seq(0),
+            filtering: None,
         }
     }
 
@@ -84,7 +111,7 @@ impl TopicFollower {
 
     pub(crate) fn poll(
         &mut self,
-        inner: &Inner,
+        inner: &Arc<Inner>,
         shared: &Shared,
         context: &mut Context<'_>,
     ) -> Poll<Result<Delivery, FollowError>> {
@@ -92,6 +119,16 @@ impl TopicFollower {
             if let Some((delivery, through)) = self.ready.pop_front() {
                 self.handed_out = self.handed_out.max(through);
                 return Poll::Ready(Ok(delivery));
+            }
+            if let Some(filtering) = &mut self.filtering {
+                let newest = ready!(Pin::new(&mut filtering.newest).poll(context));
+                let Some(filtering) = self.filtering.take() else { continue };
+                // If it failed, the place has not moved: the same step is tried again.
+                let parts = newest.and_then(|done| done).and_then(|done| done);
+                let Filtering { run, reader, .. } = *filtering;
+                let parts = parts.map_err(closed_or_read)?;
+                self.finish(inner, shared, &run, parts, reader);
+                continue;
             }
             if let Some(mut reader) = self.reader.take() {
                 let step = inner.recovery_memory.step(&inner.limits);
@@ -117,7 +154,7 @@ impl TopicFollower {
     /// error it is not kept: the next try begins at the same place.
     fn take_step(
         &mut self,
-        inner: &Inner,
+        inner: &Arc<Inner>,
         shared: &Shared,
         reader: TopicReader,
         read: Result<Vec<Bytes>, ReadError>,
@@ -136,17 +173,13 @@ impl TopicFollower {
         inner.metrics.recovered_bytes.increment(bytes as u64);
         shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let parts = inner.recovery_memory.count(parts);
-        let all = self.hand_out(inner, shared, (from, reader.to()), parts)?;
-        if all && self.cursor.next() <= reader.to() {
-            self.reader = Some(reader);
-        }
-        Ok(())
+        self.hand_out(inner, shared, (from, reader.to()), parts, Some(reader))
     }
 
     /// Asks the cursor what to do, and does it. False means to wait.
     fn look(
         &mut self,
-        inner: &Inner,
+        inner: &Arc<Inner>,
         shared: &Shared,
         context: &mut Context<'_>,
     ) -> Result<bool, FollowError> {
@@ -176,7 +209,7 @@ impl TopicFollower {
                 Effect::Take { from, to_max } => {
                     let parts = state.take(from, inner.limits.step_bytes);
                     drop(state);
-                    self.hand_out(inner, shared, (from, to_max), parts)?;
+                    self.hand_out(inner, shared, (from, to_max), parts, None)?;
                     return Ok(true);
                 }
                 Effect::History { from, to } => {
@@ -202,20 +235,45 @@ impl TopicFollower {
         Ok(true)
     }
 
-    /// Moves the cursor over what was read and makes a delivery of it: of messages, or of the gap
-    /// before them. Returns false if something is left, which the next look comes to.
+    /// Makes a delivery of the first run of what was read; what lies behind it, the next look
+    /// comes to. `reader` has read it, if it is history.
     fn hand_out(
         &mut self,
-        inner: &Inner,
+        inner: &Arc<Inner>,
         shared: &Shared,
         (from, to_max): (Seq, Seq),
-        mut parts: Vec<Bytes>,
-    ) -> Result<bool, FollowError> {
-        let now = inner.clock.now();
+        parts: Vec<Bytes>,
+        reader: Option<TopicReader>,
+    ) -> Result<(), FollowError> {
+        let Some(run) = self.first_run((from, to_max), &parts, inner.clock.now()) else {
+            // Segments end before the tail begins: the topic was trimmed meanwhile, and the
+            // next look tells; or they are damaged, and then nothing may be skipped.
+            if self.cell.lock().first() > from {
+                return Ok(());
+            }
+            return Err(ReadError::Missing { topic: self.cell.id, seq: from }.into());
+        };
+        if run.gone.is_none() && from <= self.newest_only_to {
+            let (cell, to) = (Arc::clone(&self.cell), self.newest_only_to);
+            let newest = inner.look_up(move |inner| inner.newest_of_keys(&cell, parts, to));
+            self.filtering = Some(Box::new(Filtering { run, reader, newest }));
+            return Ok(());
+        }
+        self.finish(inner, shared, &run, parts, reader);
+        Ok(())
+    }
+
+    /// The longest run at the beginning of what was read that is there, or gone for one reason.
+    fn first_run(
+        &self,
+        (from, to_max): (Seq, Seq),
+        parts: &[Bytes],
+        now: Timestamp,
+    ) -> Option<Run> {
         let kept = self.cell.lock().kept();
-        let (mut to, mut last_first) = (from.prev(), from);
+        let (mut to, mut last_first, mut position) = (from.prev(), from, self.position);
         let mut tally = Tally::default();
-        let (mut beyond, mut all, mut gone) = (false, true, None);
+        let (mut beyond, mut is_all, mut gone) = (false, true, None);
         for header in parts.iter().flat_map(headers) {
             if header.seq > to_max {
                 beyond = true;
@@ -225,7 +283,7 @@ impl TopicFollower {
             let seq = to.next().max(header.seq);
             let why = kept.gone(seq, Some(header.time), now);
             if to >= from && why != gone {
-                (beyond, all) = (true, false);
+                (beyond, is_all) = (true, false);
                 break;
             }
             gone = why;
@@ -237,48 +295,49 @@ impl TopicFollower {
             last_first = header.seq;
             tally.note(&header);
             if header.count > 0 {
-                self.position = header.position.plus(to.distance(header.seq));
+                position = header.position.plus(to.distance(header.seq));
             } else if to == header.last_seq() {
                 // A hole stands where its last message stood; where the others did is not
                 // known, so a part of it does not move the place.
-                self.position = header.position;
+                position = header.position;
             }
             if last < header.last_seq() {
-                (beyond, all) = (true, false);
+                (beyond, is_all) = (true, false);
                 break;
             }
         }
-        if to < from {
-            // Segments end before the tail begins: the topic was trimmed meanwhile, and the
-            // next look tells; or they are damaged, and then nothing may be skipped.
-            if self.cell.lock().first() > from {
-                return Ok(true);
-            }
-            return Err(ReadError::Missing { topic: self.cell.id, seq: from }.into());
-        }
-        if gone.is_none() && from <= self.newest_only_to {
-            // Before the place moves: if this fails, the same step is tried again.
-            parts = inner.newest_of_keys(&self.cell, parts, self.newest_only_to)?;
-            beyond = true;
-        }
+        let is_empty = tally.messages == 0;
+        let tally = (!beyond).then_some((tally, last_first));
+        (to >= from).then_some(Run { from, to, position, gone, tally, is_all, is_empty })
+    }
+
+    /// Moves the cursor over a run and makes a delivery of it.
+    fn finish(
+        &mut self,
+        inner: &Inner,
+        shared: &Shared,
+        run: &Run,
+        parts: Vec<Bytes>,
+        reader: Option<TopicReader>,
+    ) {
+        let now = inner.clock.now();
+        let Run { from, to, .. } = *run;
+        self.position = run.position;
         self.step(now, Input::Took { from, to });
         shared.place.store(to.0, Ordering::Relaxed);
-        let is_hole = from > self.newest_only_to && tally.messages == 0;
-        if let Some(reason) = gone.or(is_hole.then(|| kept.hole_reason())) {
-            self.tell(Delivery::Gap(GapNotice {
-                topic: Some(self.cell.name.clone()),
-                from: Some(from),
-                to: Some(to),
-                positions: None,
-                reason,
-            }));
-            return Ok(all);
+        // What lies behind the run is read again, unless there is nothing.
+        self.reader = reader.filter(|reader| run.is_all && to < reader.to());
+        let topic = self.cell.name.clone();
+        let is_filtered = from <= self.newest_only_to;
+        let hole = (run.is_empty && !is_filtered).then(|| self.cell.lock().kept().hole_reason());
+        if let Some(reason) = run.gone.or(hole) {
+            let (from, to) = (Some(from), Some(to));
+            let notice = GapNotice { topic: Some(topic), from, to, positions: None, reason };
+            return self.tell(Delivery::Gap(notice));
         }
-        let name = self.cell.name.clone();
-        let tally = (!beyond).then_some((tally, last_first));
-        let messages = Messages::new(name, (from, to), self.position, now, parts, tally);
+        let tally = run.tally.filter(|_| !is_filtered);
+        let messages = Messages::new(topic, (from, to), self.position, now, parts, tally);
         self.tell(Delivery::Messages(messages));
-        Ok(all)
     }
 }
 

@@ -28,6 +28,7 @@
 //! Everything is synchronous inside; what waits is a future of no particular runtime.
 
 mod admin;
+mod blocking;
 mod broker;
 mod cell;
 mod checked;
@@ -68,9 +69,9 @@ mod topics;
 mod turns;
 mod unread;
 mod volatile;
-mod wait;
 
 pub use admin::{CreatingTopic, TopicPlace};
+pub use blocking::block_on;
 pub use broker::{Broker, BrokerOptions, BrokerState};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
 pub use counts::{DeliveryCounts, TopicCounts};
@@ -93,5 +94,3 @@ pub use rebuild::{Recovered, rebuild};
 pub use recover::rehearse;
 pub use subscription::{From, SubscriberInfo, SubscriberState, Subscription};
 pub use subsystem::Subsystem;
-
-pub use wait::block_on;

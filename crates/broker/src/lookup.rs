@@ -1,16 +1,19 @@
 //! Finding single messages: by seq, by key, by time, by position.
+//!
+//! What is not in memory is searched for in segments, in the thread that asks. So these are called
+//! by threads that may wait for the disk: those of the keeper and the timers, those of callers of a
+//! blocking form, and those of the recovery pool, where [`Inner::look_up`] has them run for a poll.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use gapless_core::{AHEAD_MAX, Batch, Delivered, Position, Seq, Timestamp, TopicName};
-use gapless_journal::{ReadError, without};
+use gapless_journal::{Pending, ReadError, without};
 
 use crate::broker::{Broker, Inner};
 use crate::cell::{Cell, batches};
 use crate::error::TopicError;
 use crate::subscription::NOTHING_SEEN;
-use crate::wait::block_on;
 
 impl Broker {
     /// The newest message of a key; `None` when there is none, or it was removed.
@@ -45,6 +48,15 @@ fn first_and_tail(cell: &Cell) -> (Seq, Seq, u32) {
 }
 
 impl Inner {
+    /// Has a search run by the recovery pool, for those who must not wait for the disk.
+    pub(crate) fn look_up<T: Send + 'static>(
+        self: &Arc<Self>,
+        search: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Pending<Result<T, ReadError>> {
+        let inner = Arc::downgrade(self);
+        self.journal.look_up(move || inner.upgrade().map(|it| search(&it)).ok_or(ReadError::Closed))
+    }
+
     /// The seq of the newest message of a key, and whether it removes the key.
     pub(crate) fn latest_of_key(
         &self,
@@ -111,7 +123,7 @@ impl Inner {
         };
         let parts = match parts {
             Some(parts) => parts,
-            None => block_on(self.journal.read_topic(cell.id, (seq, seq), 1)).and_then(|r| r)?,
+            None => self.journal.read_topic_here(cell.id, (seq, seq), 1)?,
         };
         let holds = |batch: &Batch| (batch.first()..=batch.last()).contains(&seq);
         Ok(parts.into_iter().flat_map(batches).find(holds))

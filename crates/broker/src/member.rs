@@ -19,7 +19,7 @@ use gapless_core::{
     Durability, GapNotice, GapReason, Kept, Lease, MemberId, MemberInfo, Position, PubSubError,
     Seq, Timestamp, TopicName,
 };
-use gapless_journal::{ReadError, Ticket};
+use gapless_journal::{Pending, ReadError, Ticket};
 
 use crate::broker::{Inner, Owner};
 use crate::delivery::Messages;
@@ -315,11 +315,13 @@ pub struct Member {
     handle: MemberHandle,
     name: String,
     left: bool,
+    /// The group's place in its source, while the recovery pool looks for it.
+    opening: Option<Pending<Result<Result<(), FollowError>, ReadError>>>,
 }
 
 impl Member {
     pub(crate) fn new(handle: MemberHandle, name: String) -> Self {
-        Self { handle, name, left: false }
+        Self { handle, name, left: false, opening: None }
     }
 
     /// Its number in the group.
@@ -460,6 +462,11 @@ impl Member {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Handed, MemberError>> {
         let MemberHandle { inner, group, id } = self.handle.clone();
         loop {
+            if let Some(opening) = &mut self.opening {
+                let opened = ready!(Pin::new(opening).poll(context));
+                self.opening = None;
+                opened.and_then(|done| done).map_err(closed_or_read)?.map_err(member_error)?;
+            }
             let mut state = group.lock();
             if state.deleted {
                 return Poll::Ready(Err(MemberError::Deleted(group.name.clone())));
@@ -505,7 +512,8 @@ impl Member {
             if state.needs_source() {
                 drop(state);
                 group.stop_waiting(id);
-                inner.open_source(&group).map_err(member_error)?;
+                let group = Arc::clone(&group);
+                self.opening = Some(inner.look_up(move |inner| inner.open_source(&group)));
                 continue;
             }
             match inner.read_source(&group, &mut state) {

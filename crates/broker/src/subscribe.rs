@@ -108,7 +108,8 @@ impl Inner {
             From::Seq(seq) => Start::Seq(seq),
             From::Now => Start::Now,
             From::Time(time) => {
-                self.seq_at_time(&cell, time)?.map_or(Start::Now, |(seq, _)| Start::Seq(seq))
+                let found = self.seq_at_time(&cell, time)?;
+                found.map_or(Start::Now, |(seq, _)| Start::Seq(seq.max(first)))
             }
             From::Token(token) => {
                 let (place, notice) = self.place_of(token, Some(&cell));

@@ -403,3 +403,35 @@ fn v8_a_list_that_does_not_fit_into_a_frame_is_left_out() {
     let some = peer.ask(publish("known", &many[..600]));
     assert!(matches!(&accepted(&some).known, Known::These(known) if known.len() == 600));
 }
+
+#[test]
+fn e2_what_follows_a_publish_that_expects_the_last_seq_of_a_key_stays_behind_it() {
+    let server = Server::open();
+    server.create("strict");
+    let mut peer = server.peer();
+    let keyed = [Message::new("x").with_key("k")];
+    let expecting = |seq| {
+        let options =
+            PublishOptions { expect: Some(Expect::KeyLast(Seq(seq))), ..PublishOptions::default() };
+        Publish { options, ..publish("strict", &keyed) }
+    };
+    let part = |seq| CommitPart {
+        topic: name("strict"),
+        expect: Some(Expect::KeyLast(Seq(seq))),
+        records: records(&keyed),
+    };
+    let commit = Commit { parts: vec![part(2)], ..Commit::default() };
+    // All at once, without waiting for an answer.
+    let ids = [
+        peer.send(expecting(0)),
+        peer.send(publish("strict", &keyed)),
+        peer.send(commit),
+        peer.send(expecting(2)),
+        peer.send(publish("strict", &keyed)),
+    ];
+    let answers = ids.map(|id| peer.answer(id));
+    let seqs = [0, 1, 2, 4].map(|at| accepted(&answers[at]).accepted.last);
+    assert_eq!(seqs, [Seq(1), Seq(2), Seq(3), Seq(4)]);
+    assert_eq!(rejected(&answers[3]), RejectReason::ExpectedSeq { actual: Seq(3) });
+    server.still_works();
+}

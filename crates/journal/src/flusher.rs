@@ -37,6 +37,10 @@ impl Inner {
             return Turn::Done;
         }
         let turned = self.write_gathered();
+        if self.marks.awaits_flush() {
+            // Of what was written before, by a ticket that put nothing into this turn.
+            self.flush_log();
+        }
         self.look_for_room();
         // Also when nothing had gathered: room may have been made just before somebody
         // began to wait for it. Not when there is none, or it would be woken in vain.
@@ -139,20 +143,25 @@ impl Inner {
     pub(crate) fn flush_written(&self) {
         self.marks.take_turn(|| {
             let turned = self.turn();
-            let written = self.marks.written();
-            if self.marks.failure().is_some() || self.marks.flushed() >= written {
-                return turned;
-            }
-            let last = lock(&self.tail).last();
-            match lock(&self.writer).flush() {
-                Ok(()) => {
-                    self.flushed_position.fetch_max(last.0, Ordering::AcqRel);
-                    self.marks.raise(written, written);
-                }
-                Err(error) => self.fail(error),
-            }
+            self.flush_log();
             turned
         });
+    }
+
+    /// Flushes what is written so far. Only the leader calls it.
+    pub(crate) fn flush_log(&self) {
+        let written = self.marks.written();
+        if self.marks.failure().is_some() || self.marks.flushed() >= written {
+            return;
+        }
+        let last = lock(&self.tail).last();
+        match lock(&self.writer).flush() {
+            Ok(()) => {
+                self.flushed_position.fetch_max(last.0, Ordering::AcqRel);
+                self.marks.raise(written, written);
+            }
+            Err(error) => self.fail(error),
+        }
     }
 
     fn fail(&self, error: AppendError) {

@@ -253,8 +253,18 @@ impl Ticket {
     /// When the journal failed before: the append's fate is unknown.
     pub fn wait(self) -> Result<Durability, Failure> {
         // Gone means closed, and then the marks say so before a turn is asked for.
-        let turn = || self.inner.upgrade().map_or(Turn::Done, |inner| inner.turn());
+        let turn = || self.inner.upgrade().map_or(Turn::Done, |inner| self.turn(&inner));
         self.marks.wait(self.lsn, self.wanted, turn)
+    }
+
+    /// A turn that flushes for this ticket too if its append was written before.
+    fn turn(&self, inner: &Inner) -> Turn {
+        let turned = inner.turn();
+        if self.wanted == Durability::Flushed && self.marks.reached(self.lsn) == Durability::Written
+        {
+            inner.flush_log();
+        }
+        turned
     }
 
     /// Whether it waits for a flush that nobody is at.
@@ -267,7 +277,7 @@ impl Ticket {
     /// wake-ups, and blocks for as long as it takes.
     pub fn lead(&self) {
         if let Some(inner) = self.inner.upgrade() {
-            inner.marks.try_turn(|| inner.turn());
+            inner.marks.try_turn(|| self.turn(&inner));
         }
     }
 
@@ -485,6 +495,36 @@ impl Journal {
         // A new segment can be read before the tail knows of it.
         let newest = self.inner.segments().last().map(|segment| segment.meta().last);
         position <= newest.map_or(sealed, |last| last.max(sealed))
+    }
+
+    /// Tells when all that was appended so far is flushed.
+    pub fn ticket(&self) -> Ticket {
+        let mut gather = lock(&self.inner.gather);
+        gather.require(Durability::Flushed);
+        let (lsn, marks) = (gather.last_used_lsn(), Arc::clone(&self.inner.marks));
+        let inner = Arc::downgrade(&self.inner);
+        Ticket { marks, inner, lsn, wanted: Durability::Flushed, asked: false }
+    }
+
+    /// Runs a search of history on the recovery pool. It must not wait for another one.
+    pub fn look_up<T: Send + 'static>(
+        &self,
+        search: impl FnOnce() -> T + Send + 'static,
+    ) -> Pending<T> {
+        self.inner.pool.run(self.inner.options.recovery_queue_max, search)
+    }
+
+    /// As [`Journal::read_topic`], in this thread: for those who may wait for the disk.
+    ///
+    /// # Errors
+    /// When a segment cannot be read.
+    pub fn read_topic_here(
+        &self,
+        topic: TopicId,
+        range: (Seq, Seq),
+        bytes_max: usize,
+    ) -> Result<Vec<Bytes>, ReadError> {
+        read_topic(&self.inner.segments(), topic, range, bytes_max)
     }
 
     /// Reads one step of a topic's history on the recovery pool: batches without a hole from

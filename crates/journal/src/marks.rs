@@ -112,6 +112,19 @@ impl Marks {
         lock(&self.waiting).failure.clone()
     }
 
+    /// Whether a waiter needs a flush of what is written already.
+    pub(crate) fn awaits_flush(&self) -> bool {
+        if self.flushed() >= self.written() {
+            return false;
+        }
+        let waits = |lsn: Lsn, wanted: Durability| {
+            wanted == Durability::Flushed && self.reached(lsn) == Durability::Written
+        };
+        let waiting = lock(&self.waiting);
+        waiting.wakers.iter().any(|(lsn, wanted, _)| waits(*lsn, *wanted))
+            || waiting.parked.iter().any(|(lsn, wanted, _)| waits(*lsn, *wanted))
+    }
+
     /// Raises the marks and wakes everybody whose wait is over.
     pub(crate) fn raise(&self, written: Lsn, flushed: Lsn) {
         self.written.fetch_max(written.0, Ordering::AcqRel);

@@ -175,7 +175,7 @@ fn read(shared: &Shared, bytes: &Bytes) -> Result<Read, Problem> {
 
 /// The problem, with the topic that is missing if that is the reason.
 fn refused(shared: &Shared, topics: &[TopicName], reason: RejectReason) -> Problem {
-    let missing = |topic: &&TopicName| shared.broker.describe_topic(topic).is_err();
+    let missing = |topic: &&TopicName| !shared.broker.has_topic(topic);
     match topics.iter().find(missing) {
         Some(topic) if reason == RejectReason::UnknownTopic => {
             unknown_topic(topic).with("topic", topic.as_str())

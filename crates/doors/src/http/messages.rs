@@ -75,9 +75,7 @@ async fn publish_lines(
     params.finish()?;
     if wishes.create {
         create_if_missing(caller.clone(), &topic).await?;
-    } else if wishes.options.require_subscribers.is_none()
-        && shared.broker.describe_topic(&topic).is_err()
-    {
+    } else if wishes.options.require_subscribers.is_none() && !shared.broker.has_topic(&topic) {
         // Better said now than for every line. Who means a subject that needs no creation
         // says whether it needs subscribers.
         return Err(rejected(&shared.broker, &topic, RejectReason::UnknownTopic));

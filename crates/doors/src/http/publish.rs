@@ -311,7 +311,7 @@ where
 pub(crate) fn rejected(broker: &Broker, topic: &TopicName, reason: RejectReason) -> Problem {
     let missing = match reason {
         RejectReason::UnknownTopic => true,
-        RejectReason::NoSubscribers => broker.describe_topic(topic).is_err(),
+        RejectReason::NoSubscribers => !broker.has_topic(topic),
         _ => false,
     };
     if !missing {
@@ -336,7 +336,7 @@ pub(crate) async fn create_if_missing(caller: Caller, topic: &TopicName) -> Resu
     let topic = topic.clone();
     blocking(move || {
         let broker = caller.broker();
-        if broker.describe_topic(&topic).is_err() {
+        if !broker.has_topic(&topic) {
             caller.may(Right::Create, &topic)?;
             caller.may_add_topic()?;
             broker.create_topic(&topic, TopicSettings::default())?;

@@ -80,7 +80,7 @@ pub(crate) struct Connection {
     in_flight_bytes: usize,
     /// How many of the next frames are handled one by one, because taking them together failed.
     alone: usize,
-    /// A publish that must wait until the journal has room; nothing is read meanwhile.
+    /// A publish that must wait; nothing is read meanwhile.
     stalled: Option<Box<Stalled>>,
     /// Questions answered by code that may block.
     asked: VecDeque<Asked>,
@@ -328,13 +328,8 @@ impl Connection {
 
     /// Reads and handles frames, unless too much waits already. Tells whether it did.
     fn read(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
-        if let Some(stalled) = &mut self.stalled {
-            if stalled.room.as_mut().poll(context).is_pending() {
-                return Ok(false);
-            }
-            let frame = self.stalled.take().map(|stalled| stalled.frame);
-            frame.into_iter().for_each(|frame| self.handle(frame));
-            return Ok(true);
+        if self.stalled.is_some() {
+            return Ok(self.go_on(context));
         }
         if !self.may_handle() {
             return Ok(false);

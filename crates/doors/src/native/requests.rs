@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 use gapless_auth::{Caller, Command};
-use gapless_broker::{Delivered, MemberInfo, SubscriberInfo, SubscriberState, block_on};
+use gapless_broker::{Delivered, MemberInfo, SubscriberInfo, SubscriberState};
 use gapless_core::rights::Right;
 use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp, TopicName};
 use gapless_protocol::{
@@ -78,7 +78,7 @@ pub(crate) fn answer(shared: &Shared, caller: &Caller, verb: Verb) -> Verb {
         Verb::Auth(asked) => auth_answer(caller, &asked.json),
         Verb::CancelDelayed(asked) => match may_cancel(caller, asked.id) {
             Err(refused) => *refused,
-            Ok(()) => match block_on(broker.cancel_delayed(asked.id)) {
+            Ok(()) => match broker.cancel_delayed_blocking(asked.id) {
                 Ok(was_waiting) => Cancelled { was_waiting }.into(),
                 Err(failed) => trouble(&failed).into(),
             },

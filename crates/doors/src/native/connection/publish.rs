@@ -7,11 +7,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
 use gapless_broker::{Atomic, Broker, CreatingTopic, Publishing};
-use gapless_core::{ExpectCell, PubSubError, PublishAck, RejectReason};
+use gapless_core::{Expect, ExpectCell, PubSubError, PublishAck, RejectReason};
 use gapless_protocol::{
-    Commit, Frame, FrameLimit, GroupStep, Ids, Publish, PublishAck as AckVerb, PublishRun, Verb,
+    Commit, ErrorCode, Frame, FrameLimit, GroupStep, Ids, Publish, PublishAck as AckVerb,
+    PublishRun, Verb,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::JoinHandle;
 
 use super::{Connection, Stage};
 use crate::answers::{or_error, part_ack, trouble};
@@ -37,9 +39,18 @@ pub(super) enum Due {
     Said(Said),
 }
 
+/// A publish that must wait, and with it everything behind it: so order holds.
 pub(super) struct Stalled {
     pub(super) frame: Frame,
-    pub(super) room: Pin<Box<dyn Future<Output = ()> + Send>>,
+    until: Until,
+}
+
+enum Until {
+    /// The journal may have room: then the frame is handled again.
+    Room(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// It is published on a thread that may block, since the newest message of a key may have to
+    /// be looked for on the disk.
+    Published { publishing: JoinHandle<Publishing>, waits: bool, counts: Vec<u32>, ids: Ids },
 }
 
 impl Owed {
@@ -84,6 +95,11 @@ impl Owed {
     }
 }
 
+/// Whether the newest message of a key must be known: it may be on the disk only.
+fn is_about_key(expect: Option<Expect>) -> bool {
+    matches!(expect, Some(Expect::KeyLast(_)))
+}
+
 /// Answers a publish, unless its sender gave it no id: then nobody waits for an answer.
 fn put_ack(answer: Result<Verb, PubSubError>, ids: Ids, put: &mut dyn FnMut(Verb, Ids)) {
     if ids.corr_id != [0; 16] {
@@ -125,6 +141,12 @@ impl Connection {
     pub(super) fn publish(&mut self, frame: Frame, publish: Publish, ids: Ids) {
         let broker = &self.shared.broker;
         let (count, waits) = (publish.records.count, publish.not_before.is_none());
+        if waits && is_about_key(publish.options.expect) {
+            let broker = broker.clone();
+            let Publish { topic, options, records, .. } = publish;
+            let work = move || broker.publish_records(&topic, records, &options);
+            return self.publish_aside((frame, waits), work, vec![count], ids);
+        }
         let publishing = match publish.not_before {
             None => broker.publish_records(&publish.topic, publish.records, &publish.options),
             Some(at) => match delayed(&publish, at) {
@@ -162,6 +184,7 @@ impl Connection {
         ids: Ids,
     ) {
         let waits = commit.cells.is_empty();
+        let looks_up = commit.parts.iter().any(|part| is_about_key(part.expect));
         let mut counts: Vec<u32> = commit.parts.iter().map(|part| part.records.count).collect();
         for part in commit.parts {
             atomic = atomic.publish_records(&part.topic, part.records, part.expect);
@@ -178,8 +201,54 @@ impl Connection {
         if counts.is_empty() {
             counts.push(0);
         }
+        if looks_up {
+            let (broker, options) = (self.shared.broker.clone(), commit.options);
+            let work = move || broker.commit(atomic, &options);
+            return self.publish_aside((frame, waits), work, counts, ids);
+        }
         let publishing = self.shared.broker.commit(atomic, &commit.options);
         self.owe((frame, waits), publishing, counts, ids);
+    }
+
+    /// Publishes where blocking does no harm; nothing is read until that is done.
+    fn publish_aside(
+        &mut self,
+        (frame, waits): (Frame, bool),
+        work: impl FnOnce() -> Publishing + Send + 'static,
+        counts: Vec<u32>,
+        ids: Ids,
+    ) {
+        let publishing = tokio::task::spawn_blocking(work);
+        let until = Until::Published { publishing, waits, counts, ids };
+        self.stalled = Some(Box::new(Stalled { frame, until }));
+    }
+
+    /// Goes on with what had to wait. Tells whether it did.
+    pub(super) fn go_on(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(stalled) = &mut self.stalled else { return false };
+        match &mut stalled.until {
+            Until::Room(room) => {
+                if room.as_mut().poll(context).is_pending() {
+                    return false;
+                }
+                let stalled = self.stalled.take().map(|stalled| stalled.frame);
+                stalled.into_iter().for_each(|frame| self.handle(frame));
+            }
+            Until::Published { publishing, .. } => {
+                let Poll::Ready(done) = Pin::new(publishing).poll(context) else { return false };
+                let Some(stalled) = self.stalled.take() else { return false };
+                let Stalled { frame, until: Until::Published { waits, counts, ids, .. } } =
+                    *stalled
+                else {
+                    return false;
+                };
+                match done {
+                    Ok(publishing) => self.owe((frame, waits), publishing, counts, ids),
+                    Err(failed) => self.refuse(ErrorCode::Internal, &failed, ids),
+                }
+            }
+        }
+        true
     }
 
     /// Remembers to send an ack. If the journal has no room at the moment, the frame waits,
@@ -195,7 +264,7 @@ impl Connection {
         if waits && publishing.rejected_with() == Some(RejectReason::QueueFull) {
             let broker: Broker = self.shared.broker.clone();
             let room = Box::pin(async move { broker.room().await });
-            self.stalled = Some(Box::new(Stalled { frame, room }));
+            self.stalled = Some(Box::new(Stalled { frame, until: Until::Room(room) }));
             return;
         }
         self.owe_later(Due::Publishing(publishing, counts), frame.bytes(), ids);
