@@ -191,3 +191,26 @@ fn c5_a_topic_that_is_not_compacted_keeps_every_message_of_a_key() {
     broker = world.close(broker);
     assert_eq!(read_all(&broker), [(20, "19".into()), (21, "20".into())]);
 }
+
+#[test]
+fn o1_compaction_waits_for_a_seal_and_the_latest_of_a_key_does_not() {
+    let world = World::new(44);
+    let broker = world.open();
+    broker.create_topic(&name("t"), compacted(1000)).expect("there is room");
+    for round in 1..=10 {
+        put(&broker, "k", format!("{round}"));
+    }
+    assert_eq!(latest(&broker, "k").as_deref(), Some("10"));
+    let mut newest = broker.subscribe(&pattern("t"), From::LastPerKey).expect("it is there");
+    assert_eq!(seqs(&drain(&mut newest)), [10]);
+    drop(newest);
+    // Nothing was written out yet, so nothing is compacted, however long it is.
+    world.advance(24 * 60 * 60 * 1000);
+    broker.turn();
+    let [by_topic, by_pattern] = read_both(&broker);
+    assert_eq!((by_topic.len(), by_pattern.len()), (10, 10));
+    broker.seal().expect("there is room");
+    broker.compact().expect("there is room");
+    broker.close().expect("there is room");
+    assert_eq!(read_all(&world.open()), [(10, "10".to_owned())]);
+}

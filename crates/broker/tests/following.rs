@@ -282,3 +282,25 @@ fn f3_a_follower_that_left_while_waiting_leaves_nothing_behind() {
         assert_eq!(Arc::strong_count(&idle), 2, "{of}: wakers of those who left are kept");
     }
 }
+
+#[test]
+fn o2_history_in_memory_comes_before_live_and_only_history_on_disk_is_announced() {
+    let world = World::new(46);
+    let broker = world.open();
+    broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
+    texts(&broker, "t", 1..=3);
+    let steps = |broker: &Broker| -> Vec<&str> {
+        let mut follower = broker.subscribe(&pattern("t"), From::Beginning).expect("it is there");
+        let step = |delivery: &Delivery| match delivery {
+            Delivery::Recovering { .. } => "recovering",
+            Delivery::Messages(_) => "messages",
+            Delivery::Live => "live",
+            Delivery::Gap(_) => "gap",
+        };
+        drain(&mut follower).iter().map(step).collect()
+    };
+    assert_eq!(steps(&broker), ["messages", "live"]);
+    broker.seal().expect("there is room");
+    broker.close().expect("there is room");
+    assert_eq!(steps(&world.open()), ["recovering", "messages", "live"]);
+}

@@ -353,3 +353,23 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
         }
     }
 }
+
+#[test]
+fn o6_a_cursor_of_a_topic_that_was_deleted_and_created_again_goes_on_at_its_first_seq() {
+    let world = World::new(45);
+    let broker = world.open();
+    let before = broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
+    texts(&broker, "t", 1..=5);
+    let mut follower = broker.subscribe(&pattern("t"), From::Beginning).expect("it is there");
+    assert_eq!(seqs(&drain(&mut follower)), [1, 2, 3, 4, 5]);
+    let token = follower.token();
+    broker.delete_topic(&name("t")).expect("it is there");
+    let after = broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
+    texts(&broker, "t", 1..=2);
+    let mut follower = broker.subscribe(&pattern("t"), From::Token(token)).expect("it is there");
+    let all = drain(&mut follower);
+    // Seqs begin again, and the number of the topic says that it is another one.
+    assert_eq!(seqs(&all), [1, 2]);
+    assert!(gaps(&all).is_empty(), "{all:?}");
+    assert_ne!(before.id, after.id);
+}
