@@ -290,7 +290,11 @@ fn signed_payload(text: &str, keys: &[Key]) -> Option<Payload> {
 #[cfg(test)]
 mod tests {
     use ring::rand::SystemRandom;
-    use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+    use ring::rsa::PublicKeyComponents;
+    use ring::signature::{
+        ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
+        RsaKeyPair,
+    };
     use serde_json::{Value, json};
 
     use super::*;
@@ -371,6 +375,36 @@ mod tests {
             assert_eq!((claims.name.as_str(), claims.expires.0), ("shop", 2_000_000));
             assert_eq!(claims.roles, ["writer"]);
         }
+    }
+
+    #[test]
+    fn tokens_signed_by_rsa_are_good_and_a_changed_one_is_not() {
+        let made = std::process::Command::new("openssl")
+            .args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"])
+            .args(["-outform", "DER"])
+            .output()
+            .expect("openssl is installed");
+        let pair = RsaKeyPair::from_der(&made.stdout)
+            .or_else(|_| RsaKeyPair::from_pkcs8(&made.stdout))
+            .expect("a key");
+        let public = PublicKeyComponents::<Vec<u8>>::from(pair.public());
+        let set = json!({ "keys": [
+            { "kty": "RSA", "n": base64(&public.n), "e": base64(&public.e) },
+        ] });
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys.json");
+        std::fs::write(&file, set.to_string()).unwrap();
+        let keys = Keys::open(JwtOptions { keys: file, issuer: None, audience: None }).unwrap();
+        let header = base64(json!({ "alg": "RS256" }).to_string());
+        let message = format!("{header}.{}", base64(payload().to_string()));
+        let mut signature = vec![0; pair.public().modulus_len()];
+        pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message.as_bytes(), &mut signature)
+            .unwrap();
+        let good = format!("{message}.{}", base64(&signature));
+        assert_eq!(keys.verify(&good, NOW).expect("a good token").name, "shop");
+        signature[0] ^= 1;
+        let changed = format!("{message}.{}", base64(&signature));
+        assert_eq!(keys.verify(&changed, NOW).unwrap_err(), "the token is not valid");
     }
 
     #[test]
