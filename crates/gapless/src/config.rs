@@ -29,6 +29,8 @@ keys! {
     "data" = "gapless-data", "the data folder";
     "permissions" = "owner", "who may read what is created in the data folder, and use the Unix \
         socket: owner, group, or umask for what the process was started with";
+    "insecure" = "false", "whether other machines may be let in without TLS and without asking who \
+        they are: true or false";
     "native.listen" = "127.0.0.1:4281", "address of the native door; empty for none";
     "native.unix" = "auto", "Unix socket of the native door; auto is gapless.sock in the data \
         folder, empty for none";

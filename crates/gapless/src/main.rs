@@ -7,6 +7,7 @@ mod config;
 #[cfg(test)]
 mod docs;
 mod exit;
+mod exposure;
 mod jobs;
 mod log;
 mod output;
@@ -79,6 +80,7 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
     let level = global.log.as_deref().unwrap_or_else(|| command.log_level());
     log::begin(level, global.json)?;
     match command {
+        Command::Init(options) => cmd::init::run(&options, &configuration(global)?, out),
         Command::Serve(options) => cmd::serve::run(&options, &configuration(global)?, out),
         Command::Pub(options) => cmd::publish::run(&options, global, out),
         Command::Sub(options) => cmd::subscribe::run(options, global, out),

@@ -12,6 +12,7 @@ pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod group;
+pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod job_batch;
 pub(crate) mod job_manage;
@@ -175,6 +176,7 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Serve(serve::ServeOptions),
+    Init(init::InitOptions),
     Pub(publish::PubOptions),
     Sub(subscribe::SubOptions),
     Get(get::GetOptions),

@@ -20,6 +20,7 @@ use serde_json::json;
 use super::outbox_run::Beside;
 use crate::config::{Config, ConfigError, Source};
 use crate::exit::{Done, Exit, Failure};
+use crate::exposure;
 use crate::output::Output;
 use crate::permissions;
 use crate::recorder;
@@ -30,7 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   gapless                                       the same as `gapless serve`
   gapless serve --data /srv/gapless
-  gapless serve --listen 0.0.0.0:4281
+  gapless serve --config /etc/gapless/gapless.toml   for other machines: gapless init --secure
   gapless serve --listen 127.0.0.1:0 --json     a free port, told as JSON
   gapless serve --set durability=written --log debug
 
@@ -63,6 +64,10 @@ pub(crate) struct ServeOptions {
     /// Address of the HTTP door and the page; the same as --set http.listen=ADDR
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Let other machines in without TLS and without asking who they are; the same as --set
+    /// insecure=true
+    #[arg(long)]
+    insecure: bool,
 }
 
 pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> Done {
@@ -72,6 +77,9 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     }
     if let Some(address) = &options.http {
         config.set("http.listen", address.clone(), Source::Flag)?;
+    }
+    if options.insecure {
+        config.set("insecure", "true".to_owned(), Source::Flag)?;
     }
     permissions::apply(&config)?;
     let open_files = raise_open_files();
@@ -123,6 +131,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     let mut native = native_options(config, &memory)?;
     let mut http_options = http_options(config, &memory)?;
     check_addresses(config)?;
+    exposure::check(config)?;
     leader_options(config)?;
     job_routes(config)?;
     let shares = OpenFiles::within(open_files);

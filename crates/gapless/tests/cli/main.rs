@@ -7,6 +7,7 @@ mod config;
 mod doctor;
 mod follow;
 mod group;
+mod init;
 mod look;
 mod metrics;
 mod publish;

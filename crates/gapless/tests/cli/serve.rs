@@ -63,7 +63,9 @@ fn what_cannot_be_listened_on_is_told() {
     let with = |words: [&str; 4], code| alone(&[&serve[..], &words].concat()).exits(code);
     with(["--http", "", "--listen", server.address()], 1).says("--listen").says("another server");
     with(["--listen", "127.0.0.1:0", "--http", server.http()], 1).says("--http");
-    let elsewhere = with(["--http", "", "--listen", "192.0.2.1:4281"], 1);
+    let set = ["--insecure", "--set", "http.listen="];
+    let elsewhere = [&serve[..], &set, &["--listen", "192.0.2.1:4281"]].concat();
+    let elsewhere = alone(&elsewhere).exits(1);
     assert!(!elsewhere.err.contains("another server"), "{elsewhere:#?}");
 }
 

@@ -63,7 +63,14 @@ impl Lines {
         }
     }
 
-    /// Everything up to the end.
+    /// Everything, from the beginning to the end.
+    pub(crate) fn all(&mut self) -> Vec<String> {
+        let rest = self.rest();
+        self.seen.extend(rest);
+        self.seen.clone()
+    }
+
+    /// Everything that is left, up to the end.
     pub(crate) fn rest(&mut self) -> Vec<String> {
         let mut rest = Vec::new();
         loop {
