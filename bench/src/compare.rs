@@ -30,6 +30,7 @@ mod show;
 mod stats;
 mod stored;
 mod systems;
+mod tls;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -136,6 +137,7 @@ fn measure(args: &CompareArgs, dir: Option<&Path>) -> Result<Report> {
             Work::Idle => many::connections(&mut run)?,
             Work::Groups => groups::all(&mut run)?,
             Work::Topics => many::topics(&mut run)?,
+            Work::Tls => tls::all(&mut run)?,
         }
     }
     run.tell("done");

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gapless_bench::buffer::PageBuffer;
 
+use super::tls::Stream;
 use crate::benches::store::Result;
 
 /// Nothing that is waited for takes longer; a run that hangs ends with an error.
@@ -58,7 +59,7 @@ pub(super) trait Dialect: Send {
 
 /// A socket, what was read from it and not looked at, and what the bytes mean.
 pub(super) struct Link {
-    stream: TcpStream,
+    stream: Stream,
     buffer: PageBuffer,
     from: usize,
     to: usize,
@@ -75,6 +76,7 @@ impl Link {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;
+        let stream = Stream::on(stream, address)?;
         let (buffer, out, inbox) = (PageBuffer::zeroed(0), Vec::new(), String::new());
         Ok(Self { stream, buffer, from: 0, to: 0, out, dialect, inbox })
     }
@@ -93,7 +95,7 @@ impl Link {
 
     /// A handle by which another thread can close this link.
     pub(super) fn closer(&self) -> Result<TcpStream> {
-        Ok(self.stream.try_clone()?)
+        Ok(self.stream.tcp().try_clone()?)
     }
 
     /// Reads once, unless a whole item is there already; counts all that is whole, and sends

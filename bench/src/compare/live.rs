@@ -89,7 +89,7 @@ impl Gate {
     }
 }
 
-fn deliver(
+pub(super) fn deliver(
     stage: &Stage,
     contender: &Contender,
     (publishers, each): (usize, usize),

@@ -23,6 +23,8 @@ pub(super) enum Work {
     Topics,
     /// Groups: taking messages and acknowledging each.
     Groups,
+    /// TLS against plain: publishing, delivering 1 → 1, new connections.
+    Tls,
 }
 
 /// Sizes, times and rounds.

@@ -19,6 +19,7 @@ use gapless_bench::process::{cpu_time_of, resident_bytes_max_of, resident_bytes_
 
 use super::link::WAIT_MAX;
 use super::systems::{Contender, Store, Who};
+use super::tls::Pair;
 use crate::benches::store::Result;
 
 /// How often something is looked at that cannot be waited for.
@@ -63,12 +64,13 @@ pub(super) struct Server {
 impl Server {
     /// Starts one on a folder, new or used, and waits until it is ready.
     pub(super) fn start(programs: &Programs, contender: &Contender, folder: &Path) -> Result<Self> {
-        let Contender { who, store, awake, .. } = *contender;
+        let Contender { who, store, awake, tls, .. } = *contender;
         let program = programs.of(who).ok_or("a program that is not there")?;
         fs::create_dir_all(folder)?;
+        let pair = tls.then(|| Pair::make(folder)).transpose()?;
         let (mut command, ready) = match who {
-            Who::Gapless => (gapless(program, folder, awake), Ready::Line),
-            Who::Nats => (nats(program, folder, store)?, Ready::PortsFile),
+            Who::Gapless => (gapless(program, folder, awake, pair.as_ref()), Ready::Line),
+            Who::Nats => (nats(program, folder, store, pair.as_ref())?, Ready::PortsFile),
             Who::Redis => {
                 let address = free_address()?;
                 (redis(program, folder, store, address), Ready::Port(address))
@@ -85,6 +87,9 @@ impl Server {
         server.address = server.wait_until(ready, out).map_err(|error| {
             format!("{} did not start: {error}{}", who.name(), server.log_end())
         })?;
+        if let Some(pair) = pair {
+            pair.trust(server.address);
+        }
         Ok(server)
     }
 
@@ -187,7 +192,7 @@ enum Ready {
     Port(SocketAddr),
 }
 
-fn gapless(program: &Path, folder: &Path, awake: bool) -> Command {
+fn gapless(program: &Path, folder: &Path, awake: bool, tls: Option<&Pair>) -> Command {
     let mut command = Command::new(program);
     command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
     command.arg("--set").arg(format!("native.connections_max={CONNECTIONS_MAX}"));
@@ -195,17 +200,25 @@ fn gapless(program: &Path, folder: &Path, awake: bool) -> Command {
     if awake {
         command.arg("--set").arg(format!("native.awake_us={AWAKE_US}"));
     }
+    if let Some(Pair { cert, key, .. }) = tls {
+        command.arg("--set").arg(format!("tls.cert={}", cert.display()));
+        command.arg("--set").arg(format!("tls.key={}", key.display()));
+    }
     command.arg("--data").arg(folder.join("data"));
     command
 }
 
-fn nats(program: &Path, folder: &Path, store: Store) -> Result<Command> {
+fn nats(program: &Path, folder: &Path, store: Store, tls: Option<&Pair>) -> Result<Command> {
     let sync = if store == Store::Flushed { ", sync_interval: always" } else { "" };
     let jetstream = folder.join("jetstream");
+    // Without `handshake_first` it would greet in the clear, and its clients with a round trip more.
+    let tls = tls.map_or_else(String::new, |Pair { cert, key, .. }| {
+        format!("tls {{ cert_file: {cert:?}, key_file: {key:?}, handshake_first: true }}\n")
+    });
     // Pings are put off, as the generators do not answer them.
     let config = format!(
         "listen: \"127.0.0.1:-1\"\nmax_connections: {CONNECTIONS_MAX}\nping_interval: \"1h\"\n\
-         jetstream {{ store_dir: {jetstream:?}, max_mem: 4G, max_file: 40G{sync} }}\n"
+         jetstream {{ store_dir: {jetstream:?}, max_mem: 4G, max_file: 40G{sync} }}\n{tls}"
     );
     let path = folder.join("nats.conf");
     fs::write(&path, config)?;
@@ -235,7 +248,7 @@ fn free_address() -> Result<SocketAddr> {
 
 fn nats_address(ports: &[u8]) -> Option<SocketAddr> {
     let ports: serde_json::Value = serde_json::from_slice(ports).ok()?;
-    ports["nats"][0].as_str()?.strip_prefix("nats://")?.parse().ok()
+    ports["nats"][0].as_str()?.split_once("://")?.1.parse().ok()
 }
 
 /// All processes that were started and not ended.

@@ -185,11 +185,13 @@ pub(super) struct Contender {
     pub(super) batch: usize,
     /// Whether it is told to keep the processors awake, which only gapless can.
     pub(super) awake: bool,
+    /// Whether connections are encrypted.
+    pub(super) tls: bool,
 }
 
 impl Contender {
     pub(super) fn new(who: Who, store: Store) -> Self {
-        Self { who, store, batch: 1, awake: false }
+        Self { who, store, batch: 1, awake: false, tls: false }
     }
 
     /// Everybody, and gapless also told to keep the processors awake: for short waits.
@@ -227,7 +229,8 @@ impl Contender {
             batch => format!(", batches of {batch}"),
         };
         let awake = if self.awake { ", kept awake" } else { "" };
-        format!("{}: {how}{batches}{awake}", self.who.name())
+        let tls = if self.tls { ", TLS" } else { "" };
+        format!("{}: {how}{batches}{awake}{tls}", self.who.name())
     }
 }
 
