@@ -251,6 +251,12 @@ impl Broker {
         &self.inner.opened
     }
 
+    /// The term of this opening of the store: higher than that of every opening before, so that
+    /// what was given by two of them can be told apart.
+    pub fn term(&self) -> u64 {
+        self.inner.term()
+    }
+
     /// The time as the broker sees it.
     pub fn now(&self) -> Timestamp {
         self.inner.clock.now()
@@ -358,6 +364,10 @@ impl Broker {
 impl Inner {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn term(&self) -> u64 {
+        self.opened.term
     }
 
     pub(crate) fn cell(&self, name: &TopicName) -> Result<Arc<Cell>, TopicError> {

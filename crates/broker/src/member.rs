@@ -52,6 +52,7 @@ pub struct Leased {
     leases: Vec<Lease>,
     attempt: u32,
     deadline: Timestamp,
+    term: u64,
 }
 
 impl Leased {
@@ -68,6 +69,12 @@ impl Leased {
     /// Which attempt it is; the first is 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// The term of the broker that leased them. Attempts are counted again after a crash, so an
+    /// attempt of a message is named for ever only together with it.
+    pub fn term(&self) -> u64 {
+        self.term
     }
 
     /// Until when they must be acked or extended.
@@ -634,7 +641,8 @@ impl Member {
         }
         let messages = messages.beginning_at(from);
         let (attempt, deadline) = (first.lease.attempt, first.deadline);
-        (!leases.is_empty()).then_some(Leased { messages, leases, attempt, deadline })
+        let term = inner.term();
+        (!leases.is_empty()).then_some(Leased { messages, leases, attempt, deadline, term })
     }
 
     /// Gives up messages that cannot be read any more. Those whose time to live is over are

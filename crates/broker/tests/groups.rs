@@ -145,6 +145,34 @@ fn c6_acks_survive_a_crash_and_the_unacked_come_again() {
 }
 
 #[test]
+fn a_lease_has_another_term_after_every_kind_of_end() {
+    let world = World::new(47);
+    let mut broker = open(&world, Mode::Shared);
+    text(&broker, "t", "one");
+    broker.flush();
+    let mut terms = Vec::new();
+    let ends = [None, Some(CrashKind::Process), Some(CrashKind::Power), None];
+    for end in ends {
+        let mut member = join(&broker, "m", 1);
+        let leased = take(&mut member);
+        assert_eq!(leased.len(), 1);
+        assert_eq!(leased[0].term(), broker.term());
+        terms.push(leased[0].term());
+        // It leaves without a word of a failure, so the attempt has the same number again.
+        assert_eq!(leased[0].attempt(), 1);
+        member.leave();
+        broker = match end {
+            Some(kind) => world.crash(broker, kind),
+            None => {
+                broker.close().expect("there is room");
+                world.open()
+            }
+        };
+    }
+    assert!(terms.is_sorted_by(|before, after| before < after), "{terms:?}");
+}
+
+#[test]
 fn a_checkpoint_while_messages_are_open_forgets_nothing() {
     let world = World::new(3);
     let broker = open(&world, Mode::Keyed);

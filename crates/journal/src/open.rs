@@ -57,6 +57,8 @@ pub struct Opened {
     pub created: bool,
     /// Whether it had been closed cleanly.
     pub clean: bool,
+    /// The term of this owner of the log: higher than that of every owner before.
+    pub term: u64,
     /// What was cut off the log's end.
     pub torn: Option<Torn>,
     /// How many frames were replayed.
@@ -85,6 +87,7 @@ impl Opened {
         Self {
             created: false,
             clean: false,
+            term: manifest.term,
             torn: None,
             frames_replayed: 0,
             bytes_replayed: 0,
@@ -129,6 +132,7 @@ impl Journal {
         let mut opened = Opened {
             created,
             clean: manifest.clean && taken.next == manifest.log_end.next(),
+            term: taken.term,
             torn: taken.torn.take(),
             passed_over,
             ..Opened::of(&manifest)
