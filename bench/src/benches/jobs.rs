@@ -24,6 +24,7 @@ use gapless_core::job::JobId;
 use gapless_core::job::leader::Limits;
 use gapless_core::job::multi::Policy;
 use gapless_core::{Durability, GroupSettings, Pattern, PublishOptions, TopicName};
+use gapless_jobs::guard::Open;
 use gapless_jobs::leader::{Ask, Tell};
 use gapless_jobs::wire::{JobRequest, Status};
 use gapless_jobs::{ClientOptions, JobClient, Leader, LeaderOptions, Worker, session};
@@ -95,7 +96,7 @@ async fn lead(dir: &Path, name: &str) -> Result<Led> {
         while let Ok((stream, _)) = listener.accept().await {
             let _ = stream.set_nodelay(true);
             let rooms = [(), (), ()];
-            sessions.spawn(session::serve(stream, BytesMut::new(), serving.clone(), rooms));
+            sessions.spawn(session::serve(stream, BytesMut::new(), serving.clone(), Open, rooms));
         }
     });
     Ok(Led { leader, address, accepting, _broker: broker, _folder: folder })
@@ -111,6 +112,7 @@ fn client(address: &str) -> Arc<JobClient> {
     Arc::new(JobClient::connect(ClientOptions {
         leaders: vec![address.to_owned()],
         client_id: "bench".to_owned(),
+        token: None,
         cap: PARALLEL,
         policy: Policy::Home,
         grace: Duration::from_secs(10),

@@ -161,6 +161,11 @@ impl Caller {
         self.who.everything || self.who.grants.decide(right, On::Name(name)).allowed
     }
 
+    /// The same for every name that a pattern matches.
+    pub fn sees_all(&self, right: Right, pattern: &Pattern) -> bool {
+        self.who.everything || self.who.grants.decide(right, On::All(pattern)).allowed
+    }
+
     fn decide(&self, right: Right, on: On<'_>) -> Result<(), Denied> {
         let allowed = self.who.everything || self.who.grants.decide(right, on).allowed;
         let text = match on {

@@ -386,34 +386,114 @@ fn f3_the_servers_own_user_comes_in_by_the_unix_socket() {
     assert!(stranger.rest().is_empty(), "the connection ends");
 }
 
-/// The first frame of a client or worker of jobs, in the layout of E2.
-fn job_hello(kind: Kind) -> Vec<u8> {
-    let payload = br#"{"ClientId":"c","DesiredParallelism":1}"#;
-    let mut frame = ((FRAME_HEAD_BYTES - 4 + payload.len()) as u32).to_le_bytes().to_vec();
+/// A frame of jobs in the layout of E2.
+fn job_frame(kind: Kind, subject: &str, payload: &Value) -> Vec<u8> {
+    let payload = payload.to_string();
+    let bytes = FRAME_HEAD_BYTES - 4 + subject.len() + payload.len();
+    let mut frame = (bytes as u32).to_le_bytes().to_vec();
     frame.push(kind.number());
     frame.extend([1; 16]);
-    frame.extend([0; 16 + 2]);
+    frame.extend([0; 16]);
+    frame.extend((subject.len() as u16).to_le_bytes());
+    frame.extend(subject.as_bytes());
     frame.extend((payload.len() as u32).to_le_bytes());
-    frame.extend(payload);
+    frame.extend(payload.as_bytes());
     frame
+}
+
+/// A connection of jobs, and the JSON that it is answered with.
+struct JobPeer(Peer);
+
+impl JobPeer {
+    fn ask(&mut self, kind: Kind, subject: &str, payload: &Value) -> (Kind, Value) {
+        self.0.send_bytes(&job_frame(kind, subject, payload));
+        self.answer()
+    }
+
+    fn answer(&mut self) -> (Kind, Value) {
+        let frame = self.0.frame_or_end().expect("an answer");
+        let kind = Kind::from_number(frame.kind).expect("a kind");
+        (kind, serde_json::from_slice(&frame.payload).expect("JSON"))
+    }
+
+    fn client(server: &Server, token: Option<&str>) -> (Self, Kind, Value) {
+        let hello = json!({ "ClientId": "c", "DesiredParallelism": 1, "Token": token });
+        let mut peer = Self(server.silent());
+        let (kind, answer) = peer.ask(Kind::JobClientHello, "", &hello);
+        (peer, kind, answer)
+    }
+
+    fn worker(server: &Server, token: Option<&str>, pattern: &str) -> (Self, Kind, Value) {
+        let mut peer = Self(server.silent());
+        let hello = json!({ "WorkerId": "w", "Token": token });
+        let (kind, answer) = peer.ask(Kind::JobWorkerHello, pattern, &hello);
+        (peer, kind, answer)
+    }
+
+    fn submit(&mut self, id: &str, exec: &str) -> Value {
+        let job = json!({ "JobId": id, "ClientId": "c", "ExecName": exec, "Args": [] });
+        self.ask(Kind::JobSubmit, &format!("job.submit.{exec}"), &job).1
+    }
+}
+
+fn refused(answer: &Value, why: &str) {
+    assert_eq!(answer["Accepted"], false, "{answer}");
+    assert!(answer["Why"].as_str().is_some_and(|text| text.contains(why)), "{answer}");
 }
 
 #[test]
 fn e10_jobs_are_for_those_who_may_submit_or_run_them() {
     let server = Server::open();
-    let first = |kind: Kind| {
-        let mut peer = server.silent();
-        peer.send_bytes(&job_hello(kind));
-        peer.frame_or_end().expect("an answer")
-    };
-    let refused = Verb::decode(&first(Kind::JobClientHello)).expect("a verb");
-    assert_eq!(code(&refused), ErrorCode::NotAuthenticated);
-    server
-        .command(&json!({ "do": "role_set", "role": "jobs", "rules": ["allow job.submit on >"] }));
-    server.command(&json!({ "do": "identity_set", "name": "anonymous", "roles": ["jobs"] }));
-    assert_eq!(first(Kind::JobClientHello).kind, Kind::JobWelcome.number());
-    let refused = Verb::decode(&first(Kind::JobWorkerHello)).expect("a verb");
-    assert_eq!(code(&refused), ErrorCode::NotAuthorised);
+    let (mut stranger, _, answer) = JobPeer::client(&server, None);
+    refused(&answer, "");
+    assert!(stranger.0.frame_or_end().is_none(), "the connection ends");
+    let (_, _, answer) = JobPeer::client(&server, Some("gapless_1_wrong"));
+    refused(&answer, "");
+    let token = server.token("shop", &["allow job.submit on >"]);
+    assert_eq!(JobPeer::client(&server, Some(&token)).1, Kind::JobWelcome);
+    let (_, kind, answer) = JobPeer::worker(&server, Some(&token), "job.assign.calc");
+    assert_eq!(kind, Kind::JobAnswer);
+    refused(&answer, "shop may not job.work on calc");
+    // Without a token what is granted to those who prove nothing decides.
+    server.command(&json!({ "do": "identity_set", "name": "anonymous", "roles": ["shop"] }));
+    assert_eq!(JobPeer::client(&server, None).1, Kind::JobWelcome);
+}
+
+#[test]
+fn f3_rights_to_jobs_hold_for_their_executables_only() {
+    let server = Server::open();
+    let id = |digit: &str| digit.repeat(32);
+    let (mail, render, other) = (id("a"), id("b"), id("c"));
+    let (mut all, ..) = JobPeer::client(&server, Some(&server.token("all", EVERYTHING)));
+    assert_eq!(all.submit(&mail, "mail")["Accepted"], true);
+    let token = server.token("studio", &["allow job.submit,job.work on render"]);
+    let (mut peer, kind, _) = JobPeer::client(&server, Some(&token));
+    assert_eq!(kind, Kind::JobWelcome);
+    assert_eq!(peer.submit(&render, "render")["Accepted"], true);
+    refused(&peer.submit(&other, "mail"), "studio may not job.submit on mail");
+    // It neither sees nor changes the jobs of others.
+    let mail_job = json!({ "JobId": mail, "Ask": "show" });
+    for kind in [Kind::JobWatch, Kind::JobCancel, Kind::JobRetry, Kind::JobQuery] {
+        refused(&peer.ask(kind, "", &mail_job).1, "studio may not job.submit on mail");
+    }
+    refused(&peer.ask(Kind::JobQuery, "", &json!({ "Ask": "overview" })).1, "job.submit on all");
+    let (_, list) = peer.ask(Kind::JobQuery, "", &json!({ "Ask": "list" }));
+    let seen: Vec<&Value> =
+        list["Jobs"].as_array().expect("jobs").iter().map(|job| &job["ExecName"]).collect();
+    assert_eq!(seen, ["render"]);
+    // A worker takes what it may run, and ends no attempt of another's.
+    let (_, _, answer) = JobPeer::worker(&server, Some(&token), "job.assign.*");
+    refused(&answer, "studio may not job.work on *");
+    let (mut worker, kind, _) = JobPeer::worker(&server, Some(&token), "job.assign.render");
+    assert_eq!(kind, Kind::JobWelcome);
+    let ack = json!({ "JobId": mail, "ClientId": "c", "ExecName": "mail", "Status": "OK",
+        "Attempt": 1, "Epoch": "" });
+    refused(&worker.ask(Kind::JobAck, "", &ack).1, "studio may not job.work on mail");
+    // What is taken away ends the connection.
+    server.command(&json!({ "do": "role_set", "role": "studio", "rules": [] }));
+    while worker.0.frame_or_end().is_some() {}
+    while peer.0.frame_or_end().is_some() {}
+    assert_eq!(all.submit(&mail, "mail")["Known"], true);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gapless_core::job::multi::Policy;
-use gapless_jobs::manage::ManageError;
+use gapless_jobs::manage::{ManageError, Manager};
 pub(crate) use gapless_jobs::names::new_id;
 use gapless_jobs::outputs;
 use gapless_jobs::wire::{self, CAP_MAX, JobRequest, JobResult, Status};
@@ -18,9 +18,13 @@ use tokio::sync::{mpsc, watch};
 use crate::cmd::Global;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+use crate::remote::token;
 
 /// How long a lost leader may be away until its jobs go to another one.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How long a leader that did not welcome a client is asked for the reason.
+const ASK_WAIT: Duration = Duration::from_secs(2);
 
 /// How many jobs of a client may run at a time, as the command line takes it.
 pub(crate) fn cap(text: &str) -> Result<u32, String> {
@@ -47,6 +51,7 @@ pub(crate) async fn connect(
     let client = JobClient::connect(ClientOptions {
         leaders: leaders.to_vec(),
         client_id: client_id.to_owned(),
+        token: token(global)?,
         cap,
         policy: Policy::Home,
         grace: GRACE,
@@ -54,6 +59,15 @@ pub(crate) async fn connect(
     let mut connected = client.connected();
     let welcomed = connected.wait_for(|leaders| *leaders > 0);
     if !matches!(tokio::time::timeout(global.wait, welcomed).await, Ok(Ok(_))) {
+        // One that is there and lets nobody in says why.
+        for leader in leaders {
+            let asked = Manager::connect(leader, token(global)?, ASK_WAIT);
+            if let Ok(Err(refused @ ManageError::Refused(_))) =
+                tokio::time::timeout(ASK_WAIT, asked).await
+            {
+                return Err(not_done(refused));
+            }
+        }
         let names = leaders.join(", ");
         return Err(Failure::new(Exit::NoConnection, format!("no leader answers at {names}"))
             .hint("start one with: gapless serve\nor name another with --leader host:port"));

@@ -91,7 +91,7 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Outbox(options) => cmd::outbox::run(options, &configuration(global)?, global, out),
         Command::Job(options) => cmd::job::run(&options, global, out),
         Command::Leader(options) => cmd::leader::run(&options, &configuration(global)?, out),
-        Command::Worker(options) => cmd::worker::run(options, out),
+        Command::Worker(options) => cmd::worker::run(options, global, out),
         Command::Client(options) => cmd::client::run(&options, global, out),
         Command::Clientx(options) => cmd::client::run_x(&options, global, out),
         Command::Cancel(options) => cmd::cancel::run(&options, global, out),

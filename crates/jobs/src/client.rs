@@ -40,6 +40,8 @@ pub struct ClientOptions {
     pub leaders: Vec<String>,
     /// Who it is.
     pub client_id: String,
+    /// By what it proves who it is, to all leaders.
+    pub token: Option<String>,
     /// How many of its jobs may run at a time, over all leaders.
     pub cap: u32,
     /// Which leader a job goes to.
@@ -337,6 +339,7 @@ impl Task {
         let share = (self.options.cap / self.options.leaders.len() as u32).max(1);
         let hello = ClientConfig {
             client_id: self.options.client_id.clone(),
+            token: self.options.token.clone(),
             desired_parallelism: share,
             weight: 1,
             observer: false,

@@ -131,6 +131,7 @@ impl Handler {
 pub struct Worker {
     leader: String,
     worker_id: String,
+    token: Option<String>,
     parallel: u32,
     handlers: Vec<(Arc<str>, Handler)>,
 }
@@ -147,7 +148,15 @@ impl Worker {
     ) -> Result<Self, RequestError> {
         let worker_id = worker_id.into();
         name("WorkerId", &worker_id)?;
-        Ok(Self { leader: leader.into(), worker_id, parallel: 4, handlers: Vec::new() })
+        let leader = leader.into();
+        Ok(Self { leader, worker_id, token: None, parallel: 4, handlers: Vec::new() })
+    }
+
+    /// By what it proves who it is.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
     }
 
     /// How many jobs of each function run at a time, 1 to 1024; 4 if it is not said.
@@ -179,6 +188,7 @@ impl Worker {
             let link = Link {
                 leader: self.leader.clone(),
                 worker_id: format!("{}-{exec}", self.worker_id),
+                token: self.token.clone(),
                 pattern: format!("{ASSIGN_PREFIX}{exec}"),
                 parallel: self.parallel,
                 // Functions share the process with other work, which knows best what it takes on.

@@ -9,6 +9,7 @@
 //! - [`leader`]: the task that owns the machine.
 //! - [`session`]: a connection of a client or worker, at the leader; `route`: jobs that another
 //!   leader leads.
+//! - [`guard`]: who a connection is for, and what it may do.
 //! - [`visit`]: those who look and manage, and workers without a connection.
 //! - `store`: jobs as messages; `log`: what running jobs wrote; `tally`: what is counted.
 //! - [`shown`]: jobs as people see them; [`names`]: their fields as other interfaces spell them.
@@ -26,6 +27,7 @@ mod cgroup;
 pub mod client;
 mod clock;
 mod error;
+pub mod guard;
 mod handler;
 mod isolate;
 pub mod leader;

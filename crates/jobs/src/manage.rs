@@ -57,14 +57,19 @@ impl Manager {
     /// Connects to a leader, which has so long to answer, now and later.
     ///
     /// # Errors
-    /// When it is not there, or leads no jobs.
-    pub async fn connect(address: &str, timeout: Duration) -> Result<Self, ManageError> {
+    /// When it is not there, leads no jobs, or does not let this client in.
+    pub async fn connect(
+        address: &str,
+        token: Option<String>,
+        timeout: Duration,
+    ) -> Result<Self, ManageError> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (input, output) = stream.into_split();
         let mut manager = Self { input, output, read: BytesMut::new(), next_id: 0, timeout };
         let hello = ClientConfig {
             client_id: String::new(),
+            token,
             desired_parallelism: 1,
             weight: 1,
             observer: true,

@@ -147,6 +147,8 @@ impl Forward {
         if std::mem::replace(&mut config.routed, true) {
             return None;
         }
+        // A token is for the leader that it was sent to.
+        config.token = None;
         let payload = serde_json::to_vec(&config).expect("a hello is plain data");
         Some(Self {
             leader: leader.clone(),

@@ -17,6 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
+use crate::clock;
+use crate::guard::{Admitted, Guard};
 use crate::leader::{Ask, Leader, Tell};
 use crate::log::PIECE_BYTES_MAX;
 use crate::room::{Owed, Room};
@@ -43,15 +45,16 @@ const WRITE_WAIT: Duration = Duration::from_secs(120);
 /// Most answers to questions and errors that wait to be written; then nothing more is read.
 const REPLIES_MAX: usize = 16;
 
-/// Serves a connection until it ends. `read` is what was already read from it; the rooms are for
-/// what it reads, what the leader holds for it, and what it writes.
+/// Serves a connection until it ends. `read` is what was already read from it; the guard knows who
+/// it is for; the rooms are for what it reads, what the leader holds for it, and what it writes.
 ///
 /// # Errors
-/// When the socket fails; that the peer goes away is none.
+/// When the socket fails, or it may not do any more what it did; that the peer goes away is none.
 pub async fn serve<S, R: Room>(
     stream: S,
     read: BytesMut,
     leader: Leader,
+    guard: impl Guard,
     [reading, owing, writing]: [R; 3],
 ) -> io::Result<()>
 where
@@ -66,6 +69,15 @@ where
     let hello = tokio::time::timeout(HELLO_WAIT, input.frame()).await??;
     let Some(hello) = hello else { return Ok(()) };
     let mut wait = BytesMut::new();
+    let admitted = match Admitted::new(guard, &hello) {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            clock::pause(refused.delay).await;
+            put_error(&mut wait, answer_to(&hello), &refused.why);
+            output.stream.write_all(&wait).await?;
+            return output.stream.shutdown().await;
+        }
+    };
     let prepared = leader.prepare().await.map_err(|error| error.to_string());
     match prepared.and_then(|()| introduce(&hello, &leader, out)) {
         Ok((ask, welcome)) => {
@@ -84,11 +96,12 @@ where
     let (replies, mut more) = mpsc::channel(REPLIES_MAX);
     let (passed, mut back) = mpsc::channel(PASSED_MAX);
     let forward = Forward::new(&leader, &hello, passed);
-    let reader = read_all(&mut input, session, (&leader, forward, &owed), replies);
+    let reader = read_all(&mut input, session, (&leader, &admitted, forward, &owed), replies);
     let writer = write_all(&mut output, (&mut tells, &mut more, &mut back), &leader, &owed);
     let ended = tokio::select! {
         ended = reader => ended,
         ended = writer => ended,
+        why = admitted.lost() => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
     };
     let _ = leader.ask(session, Ask::Gone).await;
     ended
@@ -188,20 +201,27 @@ fn introduce(
 /// What is written beside what the leader tells: a kind, what it answers, and a payload.
 pub(crate) type Reply = (Kind, [u8; 16], Vec<u8>);
 
-async fn read_all<S: AsyncRead + Unpin, R: Room>(
+async fn read_all<S: AsyncRead + Unpin, R: Room, G: Guard>(
     input: &mut Input<S, R>,
     session: Session,
-    (leader, mut forward, owed): (&Leader, Option<Forward>, &Owed<R>),
+    (leader, admitted, mut forward, owed): (&Leader, &Admitted<G>, Option<Forward>, &Owed<R>),
     replies: mpsc::Sender<Reply>,
 ) -> io::Result<()> {
     while let Some(frame) = input.frame().await? {
+        if let Err(why) = admitted.check(&frame, leader).await {
+            let reply = (Kind::JobAnswer, frame.msg_id, refusal(&why));
+            if replies.send(reply).await.is_err() {
+                return Ok(());
+            }
+            continue;
+        }
         if let Some(forward) = &mut forward
             && forward.take(&frame, owed).await
         {
             continue;
         }
         if frame.kind == Kind::JobQuery.number() {
-            let reply = answer(&frame, session, leader).await;
+            let reply = answer(&frame, session, leader, admitted).await;
             if let Some(reply) = reply
                 && replies.send(reply).await.is_err()
             {
@@ -241,7 +261,12 @@ fn held_for(ask: &Ask) -> Option<JobId> {
 }
 
 /// Answers a question; what is answered by the leader itself is not here.
-async fn answer(frame: &Frame, session: Session, leader: &Leader) -> Option<Reply> {
+async fn answer<G: Guard>(
+    frame: &Frame,
+    session: Session,
+    leader: &Leader,
+    admitted: &Admitted<G>,
+) -> Option<Reply> {
     let answered = match parse::<JobQuery>(&frame.payload) {
         Ok(query) if query.ask == Question::Forget => match query.job() {
             Ok(job) => {
@@ -250,7 +275,7 @@ async fn answer(frame: &Frame, session: Session, leader: &Leader) -> Option<Repl
             }
             Err(why) => Err(why),
         },
-        Ok(query) => query.answer(leader).await,
+        Ok(query) => query.answer(leader, |exec| admitted.sees(exec)).await,
         Err(why) => Err(why),
     };
     let fits = FrameLimit::MAX.bytes() / 2;
@@ -270,7 +295,11 @@ impl JobQuery {
         id.parse().map_err(|error: gapless_core::job::JobIdError| error.to_string())
     }
 
-    async fn answer(&self, leader: &Leader) -> Result<Vec<u8>, String> {
+    async fn answer(
+        &self,
+        leader: &Leader,
+        sees: impl Fn(&str) -> bool,
+    ) -> Result<Vec<u8>, String> {
         let stopped = |error: crate::JobsError| error.to_string();
         match self.ask {
             Question::Overview => Ok(json(&leader.overview().await.map_err(stopped)?)),
@@ -286,7 +315,8 @@ impl JobQuery {
                 };
                 let most = self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
                 let (jobs, next) = leader.list(filter, self.next, most).await.map_err(stopped)?;
-                Ok(json(&JobPage { jobs: jobs.iter().map(|job| job.shown()).collect(), next }))
+                let seen = jobs.iter().filter(|job| sees(&job.record.spec.exec));
+                Ok(json(&JobPage { jobs: seen.map(|job| job.shown()).collect(), next }))
             }
             Question::Show => {
                 let job = self.job()?;

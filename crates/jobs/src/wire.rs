@@ -57,6 +57,9 @@ pub fn message_bytes_max() -> usize {
 pub struct ClientConfig {
     /// Who it is.
     pub client_id: String,
+    /// By what it proves who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// How many of its jobs may run at a time.
     #[serde(default = "cap_default")]
     pub desired_parallelism: u32,
@@ -77,6 +80,9 @@ pub struct ClientConfig {
 pub struct WorkerConfig {
     /// Who it is: the same after a lost connection, another after a restart is fine.
     pub worker_id: String,
+    /// By what it proves who it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// The attempts it is still at.
     pub running: Vec<AttemptRef>,
 }

@@ -51,6 +51,8 @@ pub struct WorkerOptions {
     pub leader: String,
     /// Who it is; the same after a lost connection.
     pub worker_id: String,
+    /// By what it proves who it is.
+    pub token: Option<String>,
     /// What it takes: a pattern over `job.assign.<exec>`.
     pub pattern: String,
     /// How programs are run.
@@ -77,6 +79,7 @@ struct Attempt {
 pub(crate) struct Link {
     pub(crate) leader: String,
     pub(crate) worker_id: String,
+    pub(crate) token: Option<String>,
     pub(crate) pattern: String,
     pub(crate) parallel: u32,
     pub(crate) cpu_cap: f64,
@@ -122,9 +125,10 @@ struct Worker {
 /// # Errors
 /// When its folders cannot be prepared.
 pub async fn work(options: WorkerOptions, stopped: watch::Receiver<bool>) -> io::Result<()> {
-    let WorkerOptions { leader, worker_id, pattern, run, runner, parallel, cpu_cap } = options;
+    let WorkerOptions { leader, worker_id, token, pattern, run, runner, parallel, cpu_cap } =
+        options;
     run::sweep(&run.work_dir).await?;
-    let link = Link { leader, worker_id, pattern, parallel, cpu_cap };
+    let link = Link { leader, worker_id, token, pattern, parallel, cpu_cap };
     take_jobs(link, Executor::Programs(Box::new(Programs::new(run, runner))), stopped).await;
     Ok(())
 }
@@ -241,6 +245,7 @@ impl Worker {
         let (mut input, mut output) = stream.into_split();
         let hello = WorkerConfig {
             worker_id: self.link.worker_id.clone(),
+            token: self.link.token.clone(),
             running: self.attempts.values().map(|each| each.token.clone()).collect(),
         };
         let frame = Frame {

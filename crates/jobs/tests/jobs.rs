@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use gapless_broker::{Broker, BrokerOptions};
 use gapless_core::job::leader::{Counts, Limits};
 use gapless_core::job::multi::Policy;
+use gapless_jobs::guard::Open;
 use gapless_jobs::wire::{JobRequest, JobResult, Status, decode};
 use gapless_jobs::{
     ClientOptions, Failure, JobClient, JobEvent, Leader, LeaderOptions, RunLimits, RunOptions,
@@ -58,6 +59,7 @@ impl LeaderAt {
                     stream,
                     BytesMut::new(),
                     serving.clone(),
+                    Open,
                     [(), (), ()],
                 ));
             }
@@ -101,6 +103,7 @@ impl WorkerAt {
         let options = WorkerOptions {
             leader: leader.to_string(),
             worker_id: id.to_owned(),
+            token: None,
             pattern: "job.assign.*".to_owned(),
             run: RunOptions {
                 exec_dir: execs.to_owned(),
@@ -141,6 +144,7 @@ fn client(leaders: &[SocketAddr], id: &str) -> JobClient {
     JobClient::connect(ClientOptions {
         leaders: leaders.iter().map(ToString::to_string).collect(),
         client_id: id.to_owned(),
+        token: None,
         cap: 8,
         policy: Policy::Home,
         grace: Duration::from_millis(300),

@@ -335,7 +335,7 @@ impl Connection {
             return Ok(false);
         }
         if self.is_of_jobs() {
-            return if self.may_use_jobs() { Err(End::Jobs) } else { Ok(true) };
+            return Err(End::Jobs);
         }
         // Publishes and acks that have come are handled together, so that answers gather. Anything
         // else is answered in its order: a pong says that what was asked before is done.

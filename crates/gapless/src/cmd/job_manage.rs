@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use gapless_core::job::JobId;
 use gapless_core::job::leader::State;
-use gapless_jobs::manage::{Heard, Manager};
+use gapless_jobs::manage::{Heard, ManageError, Manager};
 use gapless_jobs::shown::{JobDetail, JobQuery, JobShown, PAGE_MAX};
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::cmd::{Global, SERVER_DEFAULT};
 use crate::exit::{Done, Exit, Failure};
 use crate::jobs;
 use crate::output::{Output, Table, ask, human_number};
-use crate::remote::Interrupt;
+use crate::remote::{Interrupt, token};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum JobCommand {
@@ -193,10 +193,12 @@ fn state() -> clap::builder::PossibleValuesParser {
 
 /// Connects to a leader that may not listen yet.
 pub(super) async fn connect(leader: &str, global: &Global) -> Result<Manager, Failure> {
+    let token = token(global)?;
     let connect = async {
         loop {
-            match Manager::connect(leader, global.timeout).await {
-                Ok(manager) => return manager,
+            match Manager::connect(leader, token.clone(), global.timeout).await {
+                Ok(manager) => return Ok(manager),
+                Err(refused @ ManageError::Refused(_)) => return Err(jobs::not_done(refused)),
                 // Refused connections come back at once: others get their turn meanwhile.
                 Err(_) => tokio::time::timeout(PAUSE, std::future::pending::<()>()).await.err(),
             };
@@ -205,7 +207,7 @@ pub(super) async fn connect(leader: &str, global: &Global) -> Result<Manager, Fa
     tokio::time::timeout(global.wait, connect).await.map_err(|_| {
         Failure::new(Exit::NoConnection, format!("no leader answers at {leader}"))
             .hint("start one with: gapless serve\nor name another with --leader host:port")
-    })
+    })?
 }
 
 /// Between two tries to connect.

@@ -16,10 +16,10 @@ use gapless_jobs::{Outputs, RunLimits, RunOptions, Sandbox, WorkerOptions};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::cmd::SERVER_DEFAULT;
+use crate::cmd::{Global, SERVER_DEFAULT};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
-use crate::remote::Interrupt;
+use crate::remote::{Interrupt, token};
 use crate::{jobs, values};
 
 const EXAMPLES: &str = "\
@@ -133,7 +133,7 @@ fn cpus(text: &str) -> Result<f64, String> {
     given.ok_or_else(|| "give a number of processors, from 0.01".to_owned())
 }
 
-pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
+pub(crate) fn run(options: WorkOptions, global: &Global, out: &mut Output) -> Done {
     if options.runner {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(gapless_jobs::serve_worker())?;
@@ -160,6 +160,7 @@ pub(crate) fn run(options: WorkOptions, out: &mut Output) -> Done {
     let options = WorkerOptions {
         leader,
         worker_id,
+        token: token(global)?,
         pattern,
         run: RunOptions {
             exec_dir: options.exec_dir,
