@@ -83,6 +83,46 @@ fn e10_jobs_in_flight_outlive_the_leader() {
 }
 
 #[test]
+fn e8_jobs_of_a_leader_that_is_gone_for_good_end_elsewhere_once_each_whoever_is_killed() {
+    const JOBS: usize = 12;
+    let place = Place::new();
+    let (ran, gate) = place.gated("slow");
+    let (mut first, one) = place.leader("0");
+    let lease = ["--set", "jobs.lease_ms=3000", "--json"];
+    let mut second = place.start(&[&["leader", "0", "--data", "other"][..], &lease].concat());
+    let two = second.first_line()["native"].as_str().expect("an address").to_owned();
+    let mut doomed = place.worker(&two);
+    let _workers = [place.worker(&one), place.worker(&two)];
+    let id = |number: usize| format!("00000000-0000-4000-8000-{number:012}");
+    let jobs: Vec<Running> = (0..JOBS)
+        .map(|number| {
+            let (id, number) = (id(number), number.to_string());
+            let words = ["slow", &number, "--json", "--id", &id, "--leader", &two];
+            place.submit(&one, &[&words[..], &["--cap", "64", "--timeout", "80s"]].concat())
+        })
+        .collect();
+    wait_until("most run", || lines(&ran) >= JOBS / 2);
+    // A leader for good, and a worker of the other.
+    first.kill();
+    doomed.kill();
+    wait_until("some are at the other leader", || lines(&ran) > JOBS);
+    std::fs::write(&gate, "").expect("written");
+    for (number, job) in jobs.into_iter().enumerate() {
+        let done = job.output();
+        let result: Value = serde_json::from_slice(&done.stdout)
+            .unwrap_or_else(|_| panic!("{}{}", text(&done.stdout), text(&done.stderr)));
+        assert_eq!((&result["Status"], &result["JobId"]), (&"OK".into(), &id(number).into()));
+        assert_eq!(result["Stdout"], format!("done {number}\n"));
+        // Who asks again gets the stored result: nothing runs a second time.
+        let before = lines(&ran);
+        let (id, number) = (id(number), number.to_string());
+        let again = place.submit(&two, &["slow", &number, "--json", "--id", &id]).output();
+        let again: Value = serde_json::from_slice(&again.stdout).expect("JSON");
+        assert_eq!((&again["Attempt"], lines(&ran)), (&result["Attempt"], before));
+    }
+}
+
+#[test]
 fn a_client_without_a_leader_says_so_and_what_to_do() {
     let place = Place::new();
     let (ran, _gate) = place.gated("slow");

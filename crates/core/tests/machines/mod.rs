@@ -2,6 +2,7 @@
 
 mod fence;
 mod group;
+mod leader;
 mod link;
 mod sweep;
 
@@ -10,6 +11,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use gapless_core::job::leader::Leader;
 use gapless_core::outbox::fence::Fence;
 use gapless_core::{
     Batcher, BatcherLimits, Cursor, DedupWindow, Expect, FailReason, GapReason, Group, Link, Seq,
@@ -26,6 +28,7 @@ pub(crate) enum Machine {
     Group(Box<Group>),
     Sweep(Box<Sweep>),
     Fence(Fence),
+    Leader(Box<Leader>),
 }
 
 /// The `name=value` words of a command.
@@ -123,6 +126,7 @@ impl Machine {
             "link" => Self::Link(link::new(&words)),
             "group" => Self::Group(Box::new(group::new(&words))),
             "sweep" => Self::Sweep(Box::new(sweep::new(&words))),
+            "leader" => Self::Leader(Box::new(leader::new(&words))),
             "fence" => Self::Fence(Fence::new(words.number("safe"))),
             other => panic!("no machine {other}"),
         }
@@ -143,6 +147,7 @@ impl Machine {
             Self::Link(machine) => link::run(machine, now, verb, &words),
             Self::Group(machine) => group::run(machine, now, verb, &words),
             Self::Sweep(machine) => sweep::run(machine, now, verb, &words),
+            Self::Leader(machine) => leader::run(machine, now, verb, &words),
             Self::Fence(machine) => fence::run(machine, now, verb, &words),
         }));
         result.unwrap_or_else(|panic| {

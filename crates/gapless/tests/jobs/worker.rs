@@ -96,6 +96,27 @@ fn e6_a_job_that_forks_twice_and_hides_is_gone_past_its_time_and_when_its_worker
 }
 
 #[test]
+fn e10_a_job_that_forks_twice_and_hides_is_gone_when_it_is_cancelled() {
+    let place = Place::new();
+    let pids = stubborn(&place);
+    let (_leader, _worker, address) = started(&place, &["--allow", "."]);
+    let pids_of = || std::fs::read_to_string(&pids).unwrap_or_default();
+    let id = "01234567-89ab-cdef-0123-456789abcdef";
+    let job = place.submit(&address, &["stubborn", "--json", "--id", id]);
+    wait_until("both of it run", || lines(&pids) == 2);
+    assert!(pids_of().lines().all(lives));
+    // By another process than the one that submitted it.
+    let cancelled = place.run(&["job", "cancel", id, "--leader", &address]);
+    assert_eq!(cancelled.status.code(), Some(0), "{}", text(&cancelled.stderr));
+    let result = json(&job.output());
+    assert_eq!((&result["Status"], &result["Attempt"]), (&"CANCELLED".into(), &1.into()));
+    assert!(!pids_of().lines().any(lives), "nothing of it lives when its end is known");
+    // Its worker takes the next one.
+    place.exec("well", "echo well");
+    assert_eq!(submitted(&place, &address, &["well"])["Stdout"], "well\n");
+}
+
+#[test]
 fn e10_a_job_reads_and_writes_only_what_it_may_and_says_how_it_was_isolated() {
     let place = Place::new();
     let outside = place.path("outside");
