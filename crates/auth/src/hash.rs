@@ -1,7 +1,7 @@
 //! Secrets: drawn, hashed, compared. Nothing here is ever printed.
 //!
-//! Secrets of 256 random bits are hashed by SHA-256: they cannot be guessed, so a slow hash would only
-//! be a gift to those who send many. Passwords can be guessed, and are hashed by argon2id.
+//! Secrets of 256 random bits are hashed by SHA-256: they cannot be guessed, so a slow hash would
+//! only help attackers that send many. Passwords can be guessed, and are hashed by argon2id.
 
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};

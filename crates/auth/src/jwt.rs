@@ -1,9 +1,9 @@
 //! Tokens that another service signs (JWT): EdDSA, ES256 and RS256, with keys from a JWKS file.
 //!
 //! The key decides the algorithm, never the token. A token must have `exp` and `sub`, and the
-//! issuer and audience that the configuration names. Its name is `sub`; its roles are `roles`, and those
-//! of the identity of that name, if there is one. Keys are read again when the file changes; a file
-//! that cannot be read leaves the former keys in force.
+//! issuer and audience that the configuration names. Its name is `sub`; its roles are `roles`, and
+//! those of the identity of that name, if there is one. Keys are read again when the file changes;
+//! a file that cannot be read leaves the former keys in force.
 
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
@@ -151,7 +151,7 @@ impl Keys {
         parse(&text).map_err(|why| broken(&why))
     }
 
-    /// Reads the keys again if the file changed; tells whether others are in force now.
+    /// Reads the keys again if the file changed; returns whether other keys are in force now.
     pub(crate) fn reload(&self) -> bool {
         let modified = self.modified();
         if self.loaded.read().unwrap_or_else(PoisonError::into_inner).0 == modified {

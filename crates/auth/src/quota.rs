@@ -1,8 +1,8 @@
 //! How much an identity uses, and when that is too much.
 //!
 //! What is over a quota is refused with the time after which it can be tried again; nothing is
-//! dropped in silence. Connections and subscriptions are counted while they last; stored bytes are added
-//! up about once a second, so that publishing costs no look at topics.
+//! dropped in silence. Connections and subscriptions are counted while they last; stored bytes are
+//! added up about once a second, so that publishing costs no look at topics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,8 @@ impl Usage {
         limit.is_none_or(|limit| before < limit).then_some(held)
     }
 
-    /// Takes messages and bytes of their rates; what is over is told, and the wait.
+    /// Takes messages and bytes of their rates; returns what is over the limit, and how long to
+    /// wait.
     pub(crate) fn publish(
         &self,
         (messages, bytes): (Option<u64>, Option<u64>),
@@ -92,7 +93,7 @@ impl Usage {
     }
 }
 
-/// Takes of a rate, which begins anew when its quota was changed.
+/// Takes from a rate, which restarts when its quota was changed.
 fn take(
     rate: &Mutex<Option<(u64, Rate)>>,
     limit: Option<u64>,

@@ -1,7 +1,7 @@
 //! Roles, identities and tokens as cells: names, JSON, and the limits of both.
 //!
-//! A record is one cell, so it is there wholly or not at all. What cannot be read refuses the start:
-//! a server that skipped a deny would allow what it must not.
+//! A record is one cell, so it is there wholly or not at all. What cannot be read refuses the
+//! start: a server that skipped a deny would allow what it must not.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub struct Quotas {
     pub stored_bytes: Option<u64>,
 }
 
-/// Who someone is.
+/// An identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Identity {

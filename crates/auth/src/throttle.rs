@@ -27,7 +27,7 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a failure; tells how long its answer waits. `now` never goes back.
+    /// Counts a failure; returns how long its answer waits. `now` never goes back.
     pub(crate) fn failed(&mut self, address: IpAddr, now: Duration) -> Duration {
         if now.saturating_sub(self.turned) >= TURN || self.newer.len() >= ADDRESSES_MAX {
             self.older = std::mem::take(&mut self.newer);

@@ -1,4 +1,5 @@
-//! Topics: made, configured, described, listed, deleted; each change flushed before it is told.
+//! Topics: created, configured, described, listed, deleted; each change is flushed before the call
+//! returns.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,7 +36,7 @@ pub struct TopicPlace {
     pub next: Seq,
 }
 
-/// A topic that is made and not flushed yet: await it, or block on it.
+/// A topic that is created and not flushed yet: await it, or block on it.
 #[must_use = "only when it is done does the topic survive power loss"]
 pub struct CreatingTopic {
     inner: Arc<Owner>,
@@ -64,7 +65,7 @@ impl Future for CreatingTopic {
 }
 
 impl Broker {
-    /// Makes a topic. One that is there with equal settings is fine.
+    /// Creates a topic. Succeeds if it exists with equal settings.
     ///
     /// # Errors
     /// Says why not; nothing was changed then.
@@ -76,8 +77,8 @@ impl Broker {
         self.creating_topic(name, settings)?.wait()
     }
 
-    /// As [`Broker::create_topic`], for those who must not block: awaiting it asks for the
-    /// flush, which all who wait at that moment share.
+    /// As [`Broker::create_topic`], for callers that must not block: awaiting it asks for the
+    /// flush, which all callers that wait at that moment share.
     ///
     /// # Errors
     /// Says why not; nothing was changed then.
@@ -97,11 +98,11 @@ impl Broker {
         Ok(CreatingTopic { inner: Arc::clone(&self.inner), cell, ticket })
     }
 
-    /// Makes many topics of the same settings with one flush; those that are there with
-    /// equal settings are fine.
+    /// Creates many topics of the same settings with one flush; existing ones with equal settings
+    /// are left as they are.
     ///
     /// # Errors
-    /// Says at which name it ended; those before it are made.
+    /// Says at which name it ended; those before it are created.
     pub fn create_topics(
         &self,
         names: &[TopicName],
@@ -147,7 +148,7 @@ impl Broker {
         self.describe_topic(name)
     }
 
-    /// Removes a topic with all its messages; its followers are told.
+    /// Removes a topic with all its messages; its followers are notified.
     ///
     /// # Errors
     /// Says why not; nothing was changed then.
@@ -272,7 +273,7 @@ impl Inner {
         Ok(cell)
     }
 
-    /// Makes a topic; the ticket tells when it is flushed.
+    /// Creates a topic; the ticket resolves when it is flushed.
     pub(crate) fn begin_topic(
         &self,
         name: &TopicName,
@@ -287,7 +288,7 @@ impl Inner {
         self.begin_topic_alone(name, settings)
     }
 
-    /// As [`Inner::begin_topic`], for one who holds the `admin` lock.
+    /// As [`Inner::begin_topic`], for callers that hold the `admin` lock.
     pub(crate) fn begin_topic_alone(
         &self,
         name: &TopicName,
@@ -336,7 +337,7 @@ impl Inner {
             return Err(TopicError::Storage(name.clone()));
         }
         if *before != settings {
-            // What the settings so far let go was told to be gone, and stays so.
+            // What the settings so far removed was reported as gone, and stays so.
             let now = self.clock.now();
             self.enforce_age(&cell, now)?;
             self.enforce_size(&cell, now)?;
@@ -354,7 +355,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes settings down and puts them into force; the ticket tells when they are flushed.
+    /// Appends settings to the journal and applies them; the ticket resolves when they are flushed.
     fn write_settings(
         &self,
         cell: &Arc<Cell>,

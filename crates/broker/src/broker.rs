@@ -1,4 +1,4 @@
-//! The broker: the one way in, for programs that embed it and for every door.
+//! The broker's handle, for programs that embed it and for every listener.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -54,7 +54,7 @@ pub struct BrokerOptions {
     pub clock: Arc<dyn Clock>,
     /// The epoch of a store that is new; random if not given.
     pub epoch: Option<Epoch>,
-    /// Whether threads flush and keep the store. Without them somebody calls
+    /// Whether threads flush and keep the store. Without them the caller must call
     /// [`Broker::turn`], as the simulator does.
     pub threads: bool,
 }
@@ -143,18 +143,19 @@ pub(crate) struct Inner {
     pub(crate) listeners: AtomicUsize,
     pub(crate) gone: Gone,
     recovering: AtomicIsize,
-    /// Topics are made and deleted one at a time.
+    /// Topics are created and deleted one at a time.
     pub(crate) admin: Mutex<()>,
-    /// The position of the last change of topics' or groups' settings that somebody made.
+    /// The position of the last change of topics' or groups' settings.
     pub(crate) changed: AtomicU64,
     /// Held from the entry that creates a topic or group until it is in its map: a checkpoint
     /// lists the maps under it, so that it misses none whose creation the log forgets.
     pub(crate) registering: Mutex<()>,
-    /// The journal is kept by one at a time, the keeper or whoever cannot wait for it.
+    /// The journal is kept by one thread at a time: the keeper, or a caller that cannot wait for
+    /// it.
     pub(crate) keeping: Mutex<()>,
     closed: AtomicBool,
     pub(crate) failure_told: AtomicBool,
-    /// How many steps back of the time were told.
+    /// How many backward steps of the time were reported.
     pub(crate) clock_steps_told: AtomicU64,
     opened: Opened,
     /// How many publishes there were.
@@ -162,7 +163,7 @@ pub(crate) struct Inner {
 }
 
 impl Broker {
-    /// Opens the store in the folder, or makes it.
+    /// Opens the store in the folder, or creates it.
     ///
     /// # Errors
     /// Says why not, and what to do.
@@ -199,7 +200,7 @@ impl Broker {
             drop(state);
             lock(&cell.trims).push(cell.id);
         }
-        // What was being driven again goes on.
+        // Redrives that were under way go on.
         for group in groups.all() {
             if group.lock().machine.redrive().is_some() {
                 groups.note(now, group.id);
@@ -246,7 +247,7 @@ impl Broker {
         Ok(Self { inner: Arc::new(owner) })
     }
 
-    /// What opening found: torn ends, indexes made anew, positions skipped.
+    /// What opening found: torn ends, indexes rebuilt, positions skipped.
     pub fn opened(&self) -> &Opened {
         &self.inner.opened
     }
@@ -306,8 +307,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Frees the disk of everything dead, superseded messages included, now. The broker
-    /// does so by itself; this is for those who cannot wait.
+    /// Frees the disk of everything dead, superseded messages included, now. The broker does so by
+    /// itself; this is for callers that cannot wait.
     ///
     /// # Errors
     /// Says what could not be done; nothing is lost by it.
@@ -317,7 +318,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Ends cleanly. Subscribers are told, everything accepted is flushed.
+    /// Ends cleanly. Subscribers are notified, everything accepted is flushed.
     ///
     /// # Errors
     /// When the end could not be written down; the next opening takes a little longer.
@@ -355,7 +356,7 @@ impl Broker {
         self.inner.recovering()
     }
 
-    /// Everybody who follows something, and what they are doing.
+    /// All subscribers, and their state.
     pub fn subscribers(&self) -> Vec<SubscriberInfo> {
         lock(&self.inner.subscribers).values().map(|shared| shared.info()).collect()
     }
@@ -374,13 +375,13 @@ impl Inner {
         self.topics.find(name).ok_or_else(|| TopicError::Unknown(name.clone()))
     }
 
-    /// Notes a change that others may find made before it is flushed.
+    /// Notes a change that other callers may see before it is flushed.
     pub(crate) fn note_change(&self, position: Position) {
         self.changed.fetch_max(position.0, Ordering::AcqRel);
     }
 
-    /// For one who finds made what it was asked to make: what is told is flushed, so if
-    /// somebody else is just making it, that must be flushed too.
+    /// For a caller that finds what it was asked to create: an answer implies that it is flushed,
+    /// so if another caller is just creating it, that must be flushed too.
     pub(crate) fn settle_changes(&self) -> Result<(), PubSubError> {
         let Some(_unsettled) = self.settling_changes()? else { return Ok(()) };
         self.journal.flush();
@@ -423,7 +424,7 @@ impl Inner {
         usize::try_from(self.recovering.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Whether anybody follows this topic now.
+    /// Whether this topic has subscribers now.
     pub(crate) fn is_followed(&self, name: &TopicName) -> bool {
         lock(&self.subscribers).values().any(|shared| shared.pattern.matches(name))
             || self.is_grouped(name)

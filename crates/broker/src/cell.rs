@@ -1,7 +1,7 @@
-//! A topic as the broker holds it: its machine, its newest batches, and who waits for more.
+//! A topic as the broker holds it: its machine, its newest batches, and the wakers of its readers.
 //!
-//! One short lock around plain code; nothing is awaited under it. The tail holds only what
-//! has settled, so whatever is in it may be seen.
+//! One short lock around plain code; nothing is awaited under it. The tail holds only what has
+//! settled, so everything in it may be delivered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,8 +53,8 @@ pub(crate) struct CellState {
     /// Bytes that ever came into the tail.
     pub(crate) bytes_in: u64,
     rare: Option<Box<Rare>>,
-    /// Counts evictions, so that who looked into segments before knows if that still holds;
-    /// over and over, since nobody looks away for so long.
+    /// Counts evictions, and wraps around: a look-up in segments, made without the lock, compares
+    /// it to notice that the tail has moved meanwhile.
     pub(crate) evictions: u32,
     trim_noted: bool,
     /// Its deletion is written down: nothing is published to it any more.
@@ -97,7 +97,7 @@ impl Drop for TailBytes {
 /// What most of many topics have nothing of.
 #[derive(Default)]
 struct Rare {
-    /// Who waits for more.
+    /// The wakers of readers that wait for more.
     readers: BTreeMap<u64, Waker>,
     keys: Option<Keys>,
     /// What waits to be published; in the topic of delayed messages only.
@@ -158,7 +158,7 @@ impl Sink for Cell {
 }
 
 impl CellState {
-    /// Adds batches that may be seen now. Tells whether retention has work to do.
+    /// Adds batches that are visible now. Returns whether retention has work to do.
     pub(crate) fn push(&mut self, lsn: Lsn, bytes: Bytes) -> bool {
         let (mut first, mut last) = (Seq(0), Seq(0));
         for header in headers(&bytes) {
@@ -240,7 +240,7 @@ impl CellState {
         }
     }
 
-    /// All who wait, to be woken when the lock is free.
+    /// The wakers of all waiting readers, to be woken when the lock is free.
     pub(crate) fn wake_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
         let readers = self.rare.as_mut().map(|rare| std::mem::take(&mut rare.readers));
         readers.into_iter().flat_map(BTreeMap::into_values)
@@ -290,8 +290,8 @@ impl CellState {
         self.tail_bytes.total = Some(Arc::clone(total));
     }
 
-    /// Drops the oldest batches of a volatile topic until `bytes_max` are left; tells the
-    /// new first seq if any went.
+    /// Drops the oldest batches of a volatile topic until `bytes_max` are left; returns the new
+    /// first seq if any were dropped.
     pub(crate) fn shrink(&mut self, bytes_max: u64) -> Option<Seq> {
         let mut dropped = false;
         while self.tail_bytes() > bytes_max && self.tail.len() > 1 {

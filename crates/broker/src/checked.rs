@@ -2,7 +2,7 @@
 //!
 //! In debug builds each machine is checked after each step, unless that would cost more than
 //! [`CHECKED_MAX`] looks: a check walks all that a machine holds. The simulator has every machine
-//! checked after each of its steps, whatever the build. What must hold is said by the machines.
+//! checked after each of its steps, in every build. The invariants are in the machines.
 
 use gapless_core::{Group, Topic};
 

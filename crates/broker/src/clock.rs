@@ -7,9 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use gapless_core::{Epoch, Timestamp};
 use gapless_journal::Secret;
 
-/// Tells the time.
+/// Reads the time.
 pub trait Clock: Send + Sync {
-    /// What people call the time; may go back when somebody sets it.
+    /// Wall-clock time; may go back when the clock is set.
     fn now(&self) -> Timestamp;
 
     /// Time since some moment; never goes back.
@@ -77,7 +77,7 @@ pub fn random_epoch() -> Epoch {
     Epoch(random(b"epoch"))
 }
 
-/// A random number that nobody can compute from the epoch, which clients are shown.
+/// A random number that cannot be computed from the epoch, which clients see.
 pub(crate) fn random_secret() -> Secret {
     Secret::new(random(b"secret"))
 }

@@ -28,7 +28,7 @@ use crate::offer::{Acks, Numbers, offer};
 use crate::publish::{Atomic, GroupPart, Publishing, Timing};
 
 /// One publish in this many is timed for `gapless_ack_seconds`: reading the clock for each
-/// would cost more than it tells.
+/// would cost more than it is worth.
 const TIMED_ONE_IN: u64 = 16;
 
 /// A part of a publish whose topic is found.
@@ -260,7 +260,7 @@ impl Inner {
         if let (Some((_, seq, _)), Some(state)) = (&atomic.delay_done, &delay_state)
             && !state.delayed().is_some_and(|waiting| waiting.contains(*seq))
         {
-            // Somebody else published or cancelled it meanwhile.
+            // It was published or cancelled meanwhile.
             return Tried::Done(Publishing::rejected(NOT_WAITING));
         }
         if parts.is_empty() {
@@ -350,7 +350,7 @@ impl Inner {
         let ticket = append.finish(required, wanted);
         drop((states, delay_state, groups));
         if publishing.acks.is_empty() {
-            // Nothing but cells: there is no seq to tell.
+            // Only cells: there is no seq to report.
             publishing.acks.push(PublishAck::Accepted(Accepted {
                 first: Seq(0),
                 last: Seq(0),
@@ -363,7 +363,7 @@ impl Inner {
         Tried::Done(publishing)
     }
 
-    /// Puts what is new of a part into the frame; tells the position of the first.
+    /// Puts what is new of a part into the frame; returns the position of the first message.
     fn put_part(
         &self,
         part: &Prepared,
@@ -395,7 +395,7 @@ impl Inner {
         position
     }
 
-    /// Says that messages were accepted, if anybody listens.
+    /// Publishes the event that messages were accepted, if it has subscribers.
     pub(crate) fn tell_accepted(&self, topic: &TopicName, first: Seq, count: u32) {
         if self.router.has_event_followers() {
             let last = first.plus(u64::from(count - 1));
@@ -545,7 +545,7 @@ fn lock_groups(atomic: &Atomic) -> Option<LockedGroups<'_>> {
 /// condition of what they were, or by a subsystem.
 const SYSTEM_CELLS: &[u8] = b"$";
 
-/// The longest change of a group that tells of one range.
+/// The longest change of a group that records one range.
 const SMALL_CHANGE_BYTES: usize = 64;
 
 /// What stands for the topic when only cells were to be written.
@@ -553,7 +553,7 @@ fn cells_name() -> TopicName {
     TopicName::parse("$cells").expect("the name is well formed")
 }
 
-/// What a publisher is told when the last seq of a key cannot be found out.
+/// The error for a publisher when the last seq of a key cannot be found out.
 pub(crate) fn key_trouble(error: &ReadError) -> PubSubError {
     match error {
         ReadError::Full => PubSubError::StorageFull,

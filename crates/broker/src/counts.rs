@@ -1,8 +1,8 @@
-//! Numbers for those who watch: cheap enough to be read of everything once a second.
+//! Numbers for monitoring: cheap enough to be read of everything once a second.
 //!
-//! What is counted is counted where it happens anyway, by its one owner: a topic under its
-//! lock, a subscription by whoever polls it. Nothing here is shared between writers, and
-//! nobody who publishes or follows pays for being watched.
+//! Things are counted where they happen, by their one owner: a topic under its lock, a subscription
+//! by the task that polls it. Nothing here is shared between writers, so publishers and followers
+//! do not pay for being counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Broker {
 
     /// What all subscribers were handed.
     pub fn delivery_counts(&self) -> DeliveryCounts {
-        // Under the lock, so that nobody who goes is counted twice or not at all.
+        // Under the lock, so that a subscriber that leaves is counted exactly once.
         let subscribers = lock(&self.inner.subscribers);
         let mut counts = DeliveryCounts {
             delivered_bytes: self.inner.gone.delivered_bytes.load(Ordering::Relaxed),

@@ -2,8 +2,8 @@
 //!
 //! A message with a not-before time is stored in `$delayed` with headers that say where it
 //! wants to go and when. In memory there is only its seq and its time. When it is due it is
-//! read back and published, in one append with the note that it is done: so it appears
-//! exactly once, whatever crashes in between.
+//! read back and published, in one append with the note that it is done: so it appears exactly
+//! once, even after a crash in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ const TO: &str = "gapless-delayed-topic";
 const DUE: &str = "gapless-delayed-due";
 const ID: &str = "gapless-delayed-id";
 const TTL: &str = "gapless-delayed-ttl";
-/// What the names of all these begin with; nobody else may use it.
+/// The reserved prefix of all their names.
 const OWN_HEADERS: &str = "gapless-delayed-";
-/// The answer to ending a message that does not wait any more. Nobody outside gets it.
+/// The answer to ending a message that does not wait any more. It is never returned to callers.
 pub(crate) const NOT_WAITING: RejectReason = RejectReason::Expired;
 /// Delayed messages published in one turn of the timers, so that others get theirs.
 const DUE_AT_ONCE: usize = 256;
@@ -76,8 +76,8 @@ impl Waiting {
 }
 
 impl Broker {
-    /// Takes a delayed message back before it is due; `id` is from its ack. Tells whether it
-    /// was still waiting.
+    /// Cancels a delayed message before it is due; `id` is from its ack. Returns whether it was
+    /// still waiting.
     ///
     /// # Errors
     /// When the system is in trouble.
@@ -150,7 +150,8 @@ impl Inner {
         if !target.lock().is_durable() {
             return self.reject(topic, RejectReason::NotDurable);
         }
-        // An expectation would have to hold when it is due, where nobody could be told.
+        // An expectation would have to hold when it is due, and a failure could not be reported
+        // then.
         let late = due > self.clock.now().after(self.limits.delay_max);
         let forged = message.headers.iter().any(|(name, _)| name.starts_with(OWN_HEADERS));
         if message.validate().is_err() || options.expect.is_some() || late || forged {
@@ -171,7 +172,7 @@ impl Inner {
         stored.not_before = None;
         stored.headers.push((TO.to_owned(), Bytes::copy_from_slice(topic.as_str().as_bytes())));
         stored.headers.push((DUE.to_owned(), Bytes::copy_from_slice(&due.0.to_le_bytes())));
-        // The same id may be used in two topics, so it is told apart here.
+        // The same id may be used in two topics, so the topic is part of it here.
         if let Some(id) = stored.id.take() {
             let scoped = [topic.as_str().as_bytes(), &[0], &id].concat();
             let hash = self.journal.key_hash(&scoped).to_le_bytes();
@@ -212,7 +213,7 @@ impl Inner {
         state.delayed()?.by_due.first().map(|(due, _)| *due)
     }
 
-    /// Publishes what is due. Tells whether there may be more.
+    /// Publishes what is due. Returns whether there may be more.
     pub(crate) fn publish_due(&self, now: Timestamp) -> bool {
         let Some(cell) = self.delayed_cell() else { return false };
         let due: Vec<(Timestamp, Seq)> = {
@@ -288,7 +289,7 @@ impl Inner {
     ) -> Result<(), RejectReason> {
         let done = Some((Arc::clone(cell), seq, false));
         let atomic = Atomic { delay_done: done, ..Atomic::default() };
-        // Nobody waits for it: the ack was given when it was scheduled.
+        // No caller waits for it: the ack was given when it was scheduled.
         let options = PublishOptions { require_subscribers: Some(false), ..Default::default() };
         let publishing = self.commit(&mut parts, &atomic, &options);
         if publishing.is_accepted() {

@@ -96,14 +96,14 @@ impl Messages {
         self.to
     }
 
-    /// The last position they account for: what a token is made of.
+    /// The last position they account for: the one for a token.
     pub fn last_position(&self) -> Position {
         self.last_position
     }
 
-    /// What a token is made of after the message that stands at `position`, one of these.
-    /// Volatile messages of a pattern have positions that are no place of the journal; after
-    /// them a subscriber stands where it stood before.
+    /// The position for a token after the message at `position`, one of these. Volatile messages of
+    /// a pattern have positions that do not exist in the journal; after them a subscriber stands
+    /// where it stood before.
     pub fn place_after(&self, position: Position) -> Position {
         if self.mailed { self.last_position } else { position }
     }

@@ -1,7 +1,7 @@
-//! What the broker says about itself, as messages on `$events.>`.
+//! The broker's own events, as messages on `$events.>`.
 //!
-//! Events are volatile: who wants them subscribes, and an event that nobody wants is not
-//! even made. The body is JSON; its fields are in `docs/events.md`.
+//! Events are volatile, and an event without subscribers is not even created. The body is JSON; its
+//! fields are in `docs/events.md`.
 
 use gapless_core::{Message, RecordsBuilder, TopicName};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::broker::{Broker, Inner};
 
 impl Broker {
-    /// Says what happened in a part of the process, if anybody follows that. `kind` is the rest of
+    /// Publishes an event of a part of the process, if it has subscribers. `kind` is the rest of
     /// the subject, such as `audit.denied`.
     pub fn emit_event(&self, kind: &'static str, fields: &[(&str, Value)]) {
         self.inner.emit(kind, fields);
@@ -17,7 +17,7 @@ impl Broker {
 }
 
 impl Inner {
-    /// Says that something happened, if anybody listens. `kind` is the rest of the subject,
+    /// Publishes an event, if it has subscribers. `kind` is the rest of the subject,
     /// such as `topic.created`.
     pub(crate) fn emit(&self, kind: &'static str, fields: &[(&str, Value)]) {
         if !self.router.has_event_followers() {

@@ -1,8 +1,8 @@
 //! Following many topics by one position, and volatile subjects beside them.
 //!
 //! Durable messages come in the order of their positions, so that one number resumes them
-//! all. Volatile ones come in between, as they arrive. Where it stands, and what it is told of
-//! what is missing, is decided by `core/sweep.rs`.
+//! all. Volatile ones come in between, as they arrive. Where it stands, and which gaps are
+//! reported, is decided by `core/sweep.rs`.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -82,8 +82,8 @@ impl PatternFollower {
         self.ready.push_back((delivery, self.sweep.next().prev()));
     }
 
-    /// Moves the place, and tells what that brings beside messages; returns from which seq on
-    /// an entry is to be handed out.
+    /// Moves the place, and queues the notices that this causes; returns from which seq on an entry
+    /// is to be handed out.
     fn step(&mut self, now: Timestamp, topic: Option<&Cell>, input: Input<'_>) -> Option<Seq> {
         let mut effects = Vec::new();
         self.sweep.step(now, input, &mut effects);
@@ -102,7 +102,7 @@ impl PatternFollower {
                     let topic = topic.map(|cell| cell.name.clone());
                     let notice =
                         GapNotice { topic, from, to: Some(to), positions: Some(positions), reason };
-                    // With the notice these are accounted for, so that it is not told again.
+                    // With the notice these are accounted for, so that they are not reported again.
                     self.ready.push_back((Delivery::Gap(notice), through));
                 }
             }
@@ -172,7 +172,8 @@ impl PatternFollower {
                 return Poll::Ready(Ok(delivery));
             }
             if !self.look(inner, shared, context)? && turn_of_mail {
-                // Most wait for long; an empty queue is no cost of those.
+                // Most subscribers wait for long: an idle one must not keep an empty queue
+                // allocated.
                 self.ready = VecDeque::new();
                 return Poll::Pending;
             }
@@ -283,7 +284,7 @@ impl PatternFollower {
         self.cells.entry(id).or_insert_with(look).clone()
     }
 
-    /// Tells of wanted topics that were trimmed beyond the place where this one stands.
+    /// Queues notices of matching topics that were trimmed beyond this subscriber's place.
     fn tell_trimmed(&mut self, inner: &Inner) {
         let trims = inner.trims.load(Ordering::Acquire);
         if self.trims_seen.replace(trims) == Some(trims) {
@@ -305,8 +306,8 @@ impl PatternFollower {
         }
     }
 
-    /// Makes deliveries of entries that come in the order of their positions; neighbours of
-    /// one topic go together.
+    /// Turns entries in the order of their positions into deliveries; neighbours of one topic go
+    /// together.
     fn hand_out(&mut self, inner: &Inner, entries: Vec<Bytes>) {
         let now = inner.clock.now();
         let mut run: Option<Run> = None;
@@ -331,7 +332,7 @@ impl PatternFollower {
                 is_whole && run.cell.id == cell.id && run.to.next() == header.seq
             });
             if !continues && let Some(run) = run.take() {
-                // What comes before a notice must be told before it.
+                // What comes before a notice must be delivered before it.
                 self.ready.insert(told, run.finish(place, now));
             }
             if let Some(from) = from {

@@ -1,5 +1,5 @@
-//! Groups: made, configured, paused, reset, deleted, joined; each change flushed before it
-//! is told.
+//! Groups: created, configured, paused, reset, deleted, joined; each change is flushed before the
+//! call returns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::group::{GroupCell, GroupState, MemberState};
 use crate::member::{Member, MemberHandle};
 use crate::unread::Unread;
 
-/// How somebody joins a group.
+/// How a member joins a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// What the member is called; for people, and need not be unique.
@@ -33,7 +33,7 @@ pub struct Join {
 const ADMIN_BYTES_MAX: usize = 4096;
 
 impl Broker {
-    /// Makes a group. One that is there with equal settings is fine.
+    /// Creates a group. Succeeds if it exists with equal settings.
     ///
     /// # Errors
     /// Says why not; nothing was changed then.
@@ -110,7 +110,7 @@ impl Broker {
         Ok(self.inner.group_info(&group))
     }
 
-    /// Removes a group, with its dead letters; its members are told.
+    /// Removes a group, with its dead letters; its members are notified.
     ///
     /// # Errors
     /// Says why not; nothing was changed then.
@@ -203,7 +203,7 @@ impl Broker {
         Ok(self.inner.group_info(&group))
     }
 
-    /// Lets a group begin anew somewhere else, forgetting what was done and what failed. With
+    /// Lets a group start again somewhere else, forgetting what was done and what failed. With
     /// members it must be forced: what they hold is taken from them.
     ///
     /// # Errors
@@ -288,7 +288,7 @@ impl Inner {
         self.groups.find(name).ok_or_else(|| GroupError::Unknown(name.clone()))
     }
 
-    /// Makes a change that is flushed before anybody is told.
+    /// Makes a change that is flushed before the call returns.
     pub(crate) fn change_group(
         &self,
         group: &Arc<GroupCell>,
@@ -296,7 +296,7 @@ impl Inner {
     ) -> Result<(), GroupError> {
         let ticket = {
             let mut state = group.existing()?;
-            // Whatever the group's own durability is: a person was told.
+            // Flushed even if the group asks for less: an administrator relies on the answer.
             let wish = match &input {
                 Input::Redrive(Some(redrive)) => redrive.which.bytes(),
                 _ => 0,
@@ -337,13 +337,13 @@ impl Inner {
             }
             GroupStart::Time(time) => self.position_at_time(source, time)?.min(now),
         };
-        // Who asked for the oldest that is kept knows that older ones are gone.
+        // A group that starts at the oldest message kept expects that older ones are gone.
         let forgiven = if start == GroupStart::Now { now } else { self.gone_through(source)? };
         Ok((place, forgiven))
     }
 
-    /// Up to where messages of a source are gone. Over several topics that is a bound: what
-    /// one of them loses later below it is no gap either.
+    /// Up to where messages of a source are gone. Over several topics that is a bound: what one of
+    /// them loses later below it does not count as a gap either.
     fn gone_through(&self, source: &Pattern) -> Result<Position, GroupError> {
         let now = self.clock.now();
         let mut through = Position(0);

@@ -77,7 +77,7 @@ impl Inner {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    // Some are there, nobody can say which: all that are kept may be.
+                    // Some are present, and it is unknown which: all that are kept may be.
                     unread.count += next.distance(first).min(visible.distance(frontier));
                     unread.exact = false;
                     unread.trouble = Some(error);
@@ -87,7 +87,7 @@ impl Inner {
         unread
     }
 
-    /// Dead letters of a group that were neither driven again nor removed.
+    /// Dead letters of a group that were neither redriven nor removed.
     pub(crate) fn letters(&self, group: &GroupCell) -> u64 {
         let Some(cell) = self.topics.find(&dead_name(&group.name)) else { return 0 };
         let (first, next) = {
@@ -127,7 +127,7 @@ fn describe(group: &GroupCell, state: &GroupState) -> GroupInfo {
         lag: 0,
         lag_exact: true,
         counts: machine.counts(),
-        // A time for now; made an age by who knows the time.
+        // A time for now; the caller turns it into an age.
         oldest_age: machine.oldest().map(|time| Duration::from_millis(time.0)),
         next_retry: machine.next_retry(),
         dead_letters: 0,

@@ -12,7 +12,7 @@ use crate::group::GroupCell;
 #[derive(Default)]
 pub(crate) struct Groups {
     maps: RwLock<Maps>,
-    /// When to look at which group; a look may be in vain, but is never too late.
+    /// When to check which group; a check may find nothing to do, but is never too late.
     deadlines: Mutex<BTreeSet<(Timestamp, TopicId)>>,
 }
 

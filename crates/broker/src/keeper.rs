@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use crate::broker::Inner;
 use crate::cell::lock;
 
-/// How much this thread steps back when the processors are busy: those who publish, flush and
-/// deliver go first. It still gets a tenth of what one of them gets, and when it falls behind
-/// for long, publishers wait for it.
+/// The `nice` value of this thread: when the processors are busy, threads that publish, flush and
+/// deliver go first. It still gets a tenth of what one of them gets, and when it falls behind for
+/// long, publishers wait for it.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 

@@ -39,8 +39,8 @@ impl Broker {
     }
 }
 
-/// What of a topic is where. Counted evictions tell whether that still holds later: what
-/// was in memory when segments were searched may have moved to them meanwhile.
+/// Where the messages of a topic are. The count of evictions shows whether that still holds later:
+/// what was in memory when segments were searched may have moved to them meanwhile.
 fn first_and_tail(cell: &Cell) -> (Seq, Seq, u32) {
     let state = cell.lock();
     let view = state.view();
@@ -153,7 +153,7 @@ impl Inner {
             drop(state);
             return self.seq_at_time(cell, time);
         }
-        // A hole that reaches into memory: what is in memory tells whether its beginning is older.
+        // A hole that reaches into memory: what is in memory shows whether its beginning is older.
         if found.is_some() && state.batches().next().is_none_or(|batch| batch.time() >= time) {
             return Ok(in_segments);
         }
@@ -167,8 +167,8 @@ impl Inner {
         cell: &Cell,
         position: Position,
     ) -> Result<Option<Seq>, ReadError> {
-        // From the floor as it is written down: what retention by count has let go already
-        // lies between, and must be told.
+        // From the floor as recorded: what retention by count has removed already lies between, and
+        // must be reported.
         let (_, tail, evictions) = first_and_tail(cell);
         let first = cell.lock().machine.first();
         let after = |header: &gapless_core::EntryHeader| {
@@ -193,7 +193,8 @@ impl Inner {
     pub(crate) fn position_before(&self, cell: &Cell, next: Seq) -> Result<Position, ReadError> {
         let (visible, end, floor) = {
             let state = cell.lock();
-            // Who begins before the floor is told of a gap; until then it has seen nothing.
+            // A subscriber that begins before the floor gets a gap notice; until then it has seen
+            // nothing.
             let begins_before = next < state.machine.first();
             let floor = if begins_before { NOTHING_SEEN } else { state.floor_position };
             (state.visible, state.next(), floor)

@@ -1,8 +1,8 @@
-//! A member of a group: takes messages, and says what became of them.
+//! A member of a group: takes messages, and acks or nacks them.
 //!
 //! A message is leased when its member asks for the next; its body comes from the group's
-//! shared buffers, or is read again. Whatever cannot be read any more is given up with a
-//! notice, so that nobody waits for it for ever.
+//! shared buffers, or is read again. What cannot be read any more is given up with a notice, so
+//! that no member waits for it for ever.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -137,7 +137,7 @@ impl Acking {
         self.outcome.clone()
     }
 
-    /// Blocks until it is durable. Flushes in this thread if nobody else does.
+    /// Blocks until it is durable. Flushes in this thread if no other thread does.
     ///
     /// # Errors
     /// When the system is in trouble; [`PubSubError::fate`] says what became of it.
@@ -406,7 +406,7 @@ impl Member {
         }
         state.members.remove(id);
         if state.members.is_empty() {
-            // Nobody reads: memory is for those who do.
+            // No member is reading, so the memory is released for those that do.
             inner.leave_source(&mut state);
             state.ahead.clear();
             state.rereading = None;
@@ -465,7 +465,7 @@ impl Member {
         handed.await
     }
 
-    /// As [`Member::next`], for those who poll.
+    /// As [`Member::next`], for callers that poll.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Handed, MemberError>> {
         let MemberHandle { inner, group, id } = self.handle.clone();
         loop {
@@ -527,7 +527,7 @@ impl Member {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(read) => {
                     group.stop_waiting(id);
-                    // Somebody else may look for what comes after this.
+                    // Another member may look for what comes after this.
                     group.wake_one();
                     read.map_err(member_error)?;
                 }
@@ -645,8 +645,8 @@ impl Member {
         (!leases.is_empty()).then_some(Leased { messages, leases, attempt, deadline, term })
     }
 
-    /// Gives up messages that cannot be read any more. Those whose time to live is over are
-    /// nobody's loss; what retention took is a gap.
+    /// Gives up messages that cannot be read any more. Those whose time to live is over are not
+    /// reported; what retention removed is a gap.
     fn gone(
         &self,
         state: &mut GroupState,
@@ -689,13 +689,13 @@ impl Member {
     }
 }
 
-/// Whether messages that are gone for this reason are no gap for a group: what its publisher, or
-/// the topic's compaction, took back is not to be processed.
+/// Whether messages that are gone for this reason do not count as a gap for a group: what its
+/// publisher or the topic's compaction removed is not to be processed.
 fn is_no_loss(reason: GapReason) -> bool {
     matches!(reason, GapReason::Expiry | GapReason::Compaction)
 }
 
-/// A place in the line of those who wait, given up when nobody waits there any more.
+/// A place in the queue of waiting members, given up when its member no longer waits.
 struct Place {
     handle: MemberHandle,
     taken: bool,

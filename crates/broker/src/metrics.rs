@@ -18,7 +18,7 @@ pub const ACK_SECONDS_BUCKETS: [f64; 17] = [
     1.0, 2.5, 5.0, 10.0,
 ];
 
-/// The handles, made once.
+/// The handles, created once.
 pub(crate) struct Metrics {
     pub(crate) published_messages: Counter,
     pub(crate) published_bytes: Counter,

@@ -4,7 +4,7 @@
 //! was sent: a subscriber that takes nothing holds its step. With it count the steps that are read
 //! ahead. A step is as large as it leaves free for others, so those that hold theirs for long
 //! leave something for the next. When nothing is left, steps are as small as is worth reading:
-//! nobody waits for others, who may hold what they have for as long as they like.
+//! no reader waits for others, which may hold what they have for as long as they like.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -16,7 +16,7 @@ use crate::cell::{Cell, lock};
 use crate::error::{TopicError, begin_error};
 
 impl Broker {
-    /// Removes all messages below `below`; for ever. Tells what went.
+    /// Removes all messages below `below`, for ever. Returns what was removed.
     ///
     /// # Errors
     /// When there is no such topic or seq, or it cannot be written down.
@@ -31,14 +31,14 @@ impl Broker {
         }
         let now = self.inner.clock.now();
         let (gap, ticket) = self.inner.begin_trim(&cell, below, GapReason::Purge, now)?;
-        // Somebody was told that it is gone for ever, so it must not come back.
+        // It was reported as gone for ever, so it must not come back.
         confirmed(ticket)?;
         Ok(gap)
     }
 }
 
 impl Inner {
-    /// Raises a topic's floor. Nobody waits for it: if it is lost, it is raised again.
+    /// Raises a topic's floor. No caller waits for it: if it is lost, it is raised again.
     pub(crate) fn trim(
         &self,
         cell: &Arc<Cell>,
@@ -49,7 +49,7 @@ impl Inner {
         Ok(self.begin_trim(cell, below, reason, now)?.0)
     }
 
-    /// Raises a topic's floor; the ticket tells when that is durable.
+    /// Raises a topic's floor; the ticket resolves when that is durable.
     fn begin_trim(
         &self,
         cell: &Arc<Cell>,
@@ -162,7 +162,7 @@ impl Inner {
             Ok(_) => {
                 let mut state = cell.lock();
                 if state.machine.first() >= below {
-                    // If it has become empty meanwhile, the next message tells its time.
+                    // If it has become empty meanwhile, the next message brings its time.
                     let empty = below == state.next();
                     state.oldest_time = if empty { Timestamp::NEVER } else { time };
                 }
@@ -237,7 +237,7 @@ impl Inner {
         let mut passed = in_segments;
         let state = cell.lock();
         if state.evictions != evictions {
-            // What was in memory is in segments now: count anew.
+            // What was in memory is in segments now: count again.
             drop(state);
             return self.floor_by_bytes(cell, first, bytes_max);
         }

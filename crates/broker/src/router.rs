@@ -1,9 +1,9 @@
-//! Volatile subjects: from a subject to those who want it now.
+//! Volatile subjects: from a subject to its present subscribers.
 //!
 //! A volatile subject has no history, so its subscriber has no place in a sequence but a
-//! mailbox: bounded, sharing the bytes with all others. When it is full the oldest go, and
-//! the subscriber is told which. Matching goes through the trie, so that a million patterns
-//! are not scanned.
+//! mailbox: bounded, sharing the bytes with all others. When it is full the oldest messages are
+//! dropped, and the subscriber gets a gap notice. Matching goes through the trie, so that a million
+//! patterns are not scanned.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -16,8 +16,8 @@ use gapless_core::{Batch, Pattern, Position, SubscriptionIndex, TopicName};
 use crate::cell::lock;
 use crate::limits::Limits;
 
-/// Mails for which an empty mailbox keeps room: enough for one who keeps up. The room of a burst
-/// is given back, as most are idle after it.
+/// Messages for which an empty mailbox keeps capacity: enough for a subscriber that keeps up. The
+/// room of a burst is given back, as most are idle after it.
 const ROOM_KEPT: usize = 8;
 
 /// What lies in a mailbox.
@@ -132,14 +132,14 @@ impl Ord for Address {
     }
 }
 
-/// Who wants which volatile subjects.
+/// Which subscribers follow which volatile subjects.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     index: RwLock<SubscriptionIndex<Address>>,
     next: AtomicU64,
     /// Bytes that lie in all mailboxes; what lies in several is counted for each.
     mailbox_bytes: Arc<AtomicUsize>,
-    /// How many follow events: while nobody does, none is thought of.
+    /// The number of subscribers of events: while it is zero, none is created.
     event_followers: AtomicU64,
 }
 
@@ -176,7 +176,7 @@ impl Router {
         self.index.read().unwrap_or_else(PoisonError::into_inner).check();
     }
 
-    /// Whether anybody follows any events.
+    /// Whether any events have subscribers.
     pub(crate) fn has_event_followers(&self) -> bool {
         self.event_followers.load(atomic::Ordering::Relaxed) > 0
     }
@@ -195,7 +195,7 @@ impl Router {
         Position(self.next.load(atomic::Ordering::Relaxed))
     }
 
-    /// Puts a batch into the mailbox of everybody who wants it, and tells how many.
+    /// Puts a batch into the mailbox of each matching subscriber, and returns their number.
     pub(crate) fn deliver(&self, subject: &TopicName, batch: &Batch, limits: &Limits) -> usize {
         let mut wakers = Vec::new();
         let mut count = 0;

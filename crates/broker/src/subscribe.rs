@@ -1,4 +1,4 @@
-//! Making a subscription: from where somebody wants to begin to a place in a sequence.
+//! Creating a subscription: from the requested start to a place in a sequence.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -142,7 +142,7 @@ impl Inner {
         Ok(follower)
     }
 
-    /// Where a topic goes on after a position, and what must be told before.
+    /// Where a topic goes on after a position, and the gap to report before.
     fn start_after(
         &self,
         cell: &Cell,
@@ -229,9 +229,10 @@ impl Inner {
         Ok(place)
     }
 
-    /// Where somebody stands who comes with this token, if that is known, and what must be
-    /// told: that it is of another store, or that what it saw was lost with the power before
-    /// it was flushed. Such a place is not obeyed: messages to come would lie before it.
+    /// Where a subscriber with this token stands, if that is known, and the gap to report: that the
+    /// token is of another store, or that what the subscriber saw was lost in a power failure
+    /// before it was flushed. Such a token is not used as a start: new messages would lie before
+    /// it.
     fn place_of(
         &self,
         token: Token,

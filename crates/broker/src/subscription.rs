@@ -1,8 +1,8 @@
 //! A subscription: a place in a sequence, and the async edge around it.
 //!
 //! It has no queue of its own. Each step looks where it stands: in memory, in history,
-//! before a gap, or at the end, where it waits. So a slow one falls back into history by
-//! itself and comes back by itself, and nobody is slowed by it.
+//! before a gap, or at the end, where it waits. So a slow one falls back into history by itself and
+//! comes back by itself, without slowing others.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -192,7 +192,7 @@ impl Subscription {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`Subscription::next`], for those who poll.
+    /// As [`Subscription::next`], for callers that poll.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Delivery, FollowError>> {
         let polled = match &mut self.follower {
             Follower::Topic(follower) => follower.poll(&self.inner, &self.shared, context),

@@ -73,7 +73,7 @@ impl Subsystem {
         self.broker.inner.commit_atomic(atomic, options)
     }
 
-    /// Says on `$events` that something happened, if anybody listens. `kind` is the rest of the
+    /// Publishes an event on `$events`, if it has subscribers. `kind` is the rest of the
     /// subject, such as `job.ended`.
     pub fn say(&self, kind: &'static str, fields: &[(&str, Value)]) {
         self.broker.inner.emit(kind, fields);

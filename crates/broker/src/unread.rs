@@ -1,9 +1,9 @@
 //! What is leased to a member and was not handed out to it yet.
 //!
-//! The rule: a message that was never handed out cannot be done. A member that names such a message, or
-//! all up to some position, speaks of an earlier lease of it, or of others; so for whatever a member
-//! says, these do not count. They are known to the group, under its lock, since what is said may
-//! come from another thread than the one that takes messages.
+//! The rule: a message that was never handed out cannot be done. A member that names such a
+//! message, or all up to some position, means an earlier lease of it, or of others; so acks and
+//! nacks never cover these. They are known to the group, under its lock, since a call may come from
+//! another thread than the one that takes messages.
 
 use std::collections::VecDeque;
 

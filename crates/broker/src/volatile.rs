@@ -19,7 +19,7 @@ use crate::offer::{Acks, Numbers, offer};
 use crate::publish::Publishing;
 
 impl Inner {
-    /// Into a topic that was made to be volatile.
+    /// Into a topic that was created as volatile.
     pub(crate) fn publish_volatile(
         &self,
         cell: &Arc<Cell>,
@@ -119,7 +119,7 @@ impl Inner {
         }
     }
 
-    /// To whoever wants the subject now.
+    /// To the subscribers that the subject has now.
     pub(crate) fn publish_subject(
         &self,
         subject: &TopicName,

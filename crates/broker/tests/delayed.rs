@@ -100,7 +100,7 @@ fn a_delayed_messages_come_in_the_order_of_their_time_and_get_their_seq_only_the
     world.advance(250);
     turn(&broker);
     assert_eq!(all_of(&broker, "t"), ["at once", "a", "b1", "b2", "c"]);
-    // What is due already is no delayed message.
+    // What is due already is not delayed.
     let ack = publish(&broker, "t", &later("past", 1));
     assert_eq!(ack.first, Seq(6));
 }

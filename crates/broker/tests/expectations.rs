@@ -1,5 +1,5 @@
 //! A publish may say what it expects (design section 1); if that does not hold, nothing is
-//! written and the actual seq is told.
+//! written and the actual seq is returned.
 
 mod common;
 

@@ -1,9 +1,9 @@
 //! A data folder of format version 1, made once, must open for ever.
 //!
-//! It lies in `fixtures/v1` and is never made anew: a program that cannot read it has broken
-//! everybody's data. How it was made is kept below, behind an environment variable, so that
-//! the fixture of a next version can be made in the same way. Groups have a folder of their
-//! own: `format_v1_groups.rs`.
+//! It lies in `fixtures/v1` and is never generated again: a program that cannot read it breaks the
+//! data of all users. How it was generated is kept below, behind an environment variable, so that
+//! the fixture of a next version can be made in the same way. Groups have a folder of their own:
+//! `format_v1_groups.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -268,7 +268,7 @@ fn make_log(broker: &Broker, clock: &ManualClock) {
     broker.turn();
     assert_eq!(broker.delayed_len(), 1);
 
-    // Nobody comes to bury this one.
+    // Nothing moves this one to the dead letters.
     broker.create_group(&name("late"), late()).unwrap();
     let mut member = join(broker, "late", "m1", 2);
     let got = take(&mut member);
@@ -342,7 +342,7 @@ fn check_shared(broker: &Broker, clock: &ManualClock) {
     clock.advance(2 * HOUR - 10 * MINUTE);
     let got = take(&mut member);
     assert!(seqs(&got).contains(&(7, 3)), "{:?}", seqs(&got));
-    // Its third attempt failed: told with what was said, and when it failed first.
+    // Its third attempt failed: recorded with the reason, and when it failed first.
     terminate(&member, &got, 7, "three times");
     broker.turn();
     let letter = broker.dead_letter(&name("shared"), Seq(5)).unwrap().unwrap();

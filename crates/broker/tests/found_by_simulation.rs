@@ -31,8 +31,8 @@ fn without_tail(seed: u64) -> World {
     world
 }
 
-/// Two superseded messages become one hole. Who saw the first of them must still be told of
-/// the second.
+/// Two superseded messages become one hole. A reader that saw the first of them must still get a
+/// notice of the second.
 #[test]
 fn a_reader_who_stands_within_a_hole_is_told_of_the_rest() {
     let world = without_tail(1);
@@ -59,7 +59,7 @@ fn a_reader_who_stands_within_a_hole_is_told_of_the_rest() {
 }
 
 /// Memory holds the end of a segment too, and a hole stands there. Who resumes before the hole,
-/// without knowing what it has seen of the topic, must be told of all of it.
+/// without knowing what it has seen of the topic, must get a notice of all of it.
 #[test]
 fn a_reader_who_resumes_does_not_pass_into_memory_in_the_middle_of_a_hole() {
     for tail_bytes in (500..6_000).step_by(100) {

@@ -1,5 +1,5 @@
 //! A broker on a full disk: what lets something go passes, gives its room back, and then
-//! publishing goes on; and nobody waits for an answer meanwhile.
+//! publishing goes on; and no call waits for an answer meanwhile.
 
 mod common;
 

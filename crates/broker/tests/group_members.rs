@@ -65,7 +65,7 @@ fn fifty_members_of_a_keyed_group_keep_each_key_in_order() {
             );
             std::thread::yield_now();
         }
-        // Those who wait are told that it is over.
+        // Waiting members learn that it is over.
         broker.delete_group(&name("g")).unwrap();
     });
     let seen = seen.into_inner().unwrap();

@@ -204,8 +204,8 @@ fn what_came_back_in_order_is_acked_only_after_it_was_handed_out_again() {
     }
 }
 
-/// Every byte of a segment's index is damaged in turn: whatever becomes of reading, nobody is
-/// told that nothing is left to do.
+/// Every byte of a segment's index is damaged in turn: reading may fail, but a group never reports
+/// that nothing is left to do.
 #[test]
 fn m2_a_group_over_damaged_history_is_not_caught_up() {
     let mut world = World::new(3);

@@ -60,7 +60,7 @@ fn publish_for_ever(broker: &Broker, round: u64, thread: u64) {
         assert!(ack.durability >= durability);
         let line = format!("ack {topic} {} {}\n", ack.first, bodies.join(" "));
         let mut out = std::io::stdout().lock();
-        // Nobody listens any more when this one should be dead.
+        // The parent no longer reads when this process should be dead.
         if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
             return;
         }

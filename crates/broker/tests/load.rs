@@ -133,7 +133,7 @@ fn d3_followers_that_join_at_any_place_see_every_seq_once_while_publishers_run()
             }
             broker.flush();
             done.store(true, Ordering::Release);
-            // Everybody who waits is woken once more, so that all notice the end.
+            // All waiting threads are woken once more, so that they notice the end.
             for topic in TOPICS {
                 text(&broker, topic, "the end");
             }

@@ -90,7 +90,7 @@ fn a11_d9_counters_and_gauges_tell_what_happened() {
             assert_eq!(seen.get(name).copied(), Some(wanted), "{name} in {seen:#?}");
         };
         is("gapless_recoveries_done_total", 1.0);
-        // Some are set, some are moved, and the recorder begins anew at each snapshot.
+        // Some are set, some are moved, and the recorder starts again at each snapshot.
         assert!(seen["gapless_subscriptions"] <= 0.0);
         assert!(seen["gapless_subscriptions_recovering"] <= 0.0);
         assert!(seen["gapless_delivered_batches_total"] >= 1.0);

@@ -1,5 +1,5 @@
 //! A store whose manifests, checkpoint or log are lost is put together again from the rest, and
-//! what is lost for good is told by name.
+//! what is lost for good is reported by name.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! Publishes that came one by one and are taken together: nobody can tell but by the clock.
+//! Single publishes that are joined into one batch: only their speed shows it.
 
 mod common;
 

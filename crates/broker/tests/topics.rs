@@ -248,7 +248,7 @@ fn f3_changing_and_deleting_at_the_same_time_never_brings_a_topic_back() {
         let topic = name(&format!("t.{round}"));
         broker.create_topic(&topic, TopicSettings::default()).unwrap();
         std::thread::scope(|scope| {
-            // Who comes late is told that there is no such topic.
+            // A late caller gets an error: there is no such topic.
             scope.spawn(|| broker.configure_topic(&topic, kept_for(3)).map(drop));
             scope.spawn(|| broker.delete_topic(&topic).unwrap());
         });
@@ -263,8 +263,8 @@ fn f3_changing_and_deleting_at_the_same_time_never_brings_a_topic_back() {
     broker.close().unwrap();
 }
 
-/// Found by bursts of calls: who created a topic that was just being created was told so
-/// before either was flushed.
+/// Found by bursts of calls: a caller that created a topic that was just being created got the
+/// answer before either was flushed.
 #[test]
 fn a_topic_that_somebody_else_just_creates_is_flushed_before_it_is_told() {
     let world = World::new(9);

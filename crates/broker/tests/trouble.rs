@@ -33,9 +33,9 @@ fn a4_a_failed_flush_poisons_and_is_trouble_not_a_refusal() {
     let error = broker.publish(&name("t"), &Message::new("doubt"), &plain()).wait().unwrap_err();
     assert_eq!((error.clone(), error.fate()), (PubSubError::Poisoned, Fate::Unknown));
     assert_eq!(broker.state(), BrokerState::Error);
-    // Nobody saw it, because nobody knows whether it is there.
+    // It was not visible, because it is unknown whether it is on the disk.
     assert!(now(&mut follower).is_none());
-    // L5: those who come later are told the reason, and that nothing of theirs was begun.
+    // L5: later callers get the reason, and that nothing of theirs was begun.
     let failed = (PubSubError::JournalFailed, Fate::DidNotHappen);
     let error = broker.publish(&name("t"), &Message::new("late"), &plain()).wait().unwrap_err();
     assert_eq!((error.clone(), error.fate()), failed);

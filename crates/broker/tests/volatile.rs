@@ -1,4 +1,4 @@
-//! Volatile topics and subjects (A1): delivered to who is subscribed, and to nobody else.
+//! Volatile topics and subjects (A1): delivered to subscribers, and to no others.
 
 mod common;
 
@@ -146,7 +146,7 @@ fn d3_a_volatile_topic_is_resumed_by_token_too() {
     let mut rest = broker.subscribe(&pattern("v"), From::Token(token)).unwrap();
     drain(&mut rest).iter().for_each(|delivery| ledger.note(delivery));
     assert_eq!((ledger.seen, ledger.gaps.len()), (30, 0), "{:?}", ledger.gaps);
-    // Whoever stays away for too long is told.
+    // A subscriber that stays away for too long gets a gap notice.
     let token = rest.token();
     texts(&broker, "v", 31..=200);
     let all = drain(&mut broker.subscribe(&pattern("v"), From::Token(token)).unwrap());

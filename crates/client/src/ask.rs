@@ -1,4 +1,4 @@
-//! Questions: topics, single messages, cells, who is connected.
+//! Requests: topics, single messages, cells, connected clients.
 //!
 //! A question waits for a connection and for its answer, together at most as long as
 //! [`crate::ClientLimits::answer_wait`]. One that does no harm is asked again after a lost
@@ -52,7 +52,7 @@ impl Client {
         timeout(self.limits().answer_wait, answered).await.unwrap_or(Err(AskError::TimedOut))
     }
 
-    /// Makes a topic. One that is there with equal settings is fine.
+    /// Creates a topic. Succeeds if it exists with equal settings.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -152,8 +152,8 @@ impl Client {
         expected!(self.ask(asked.into(), Again::Yes).await?, Verb::CellValue(cell) => cell.value)
     }
 
-    /// Takes a delayed message back before it is due, by the id of its ack. Tells whether it
-    /// was still waiting.
+    /// Cancels a delayed message before it is due, by the id of its ack. Returns whether it was
+    /// still waiting.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -163,8 +163,8 @@ impl Client {
         expected!(answer, Verb::Cancelled(cancelled) => cancelled.was_waiting)
     }
 
-    /// A page of those who are connected, after the last session of the page before (zero
-    /// for the first page).
+    /// A page of the connected clients, after the last session of the page before (zero for the
+    /// first page).
     ///
     /// # Errors
     /// See [`AskError`].

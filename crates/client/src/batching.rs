@@ -75,7 +75,7 @@ pub struct StopReport {
 
 type Reply = oneshot::Sender<Result<Sent, PublishError>>;
 
-/// Gathers messages for one topic; made by [`Client::batching`].
+/// Gathers messages for one topic; created by [`Client::batching`].
 ///
 /// A batch is sent when it is large enough or its first message has waited long enough.
 /// Dropping the producer sends what has gathered.
@@ -158,7 +158,7 @@ impl BatchingProducer {
     pub async fn stop(mut self, on_stop: OnStop) -> StopReport {
         self.shared.step(Input::Stop { flush: on_stop == OnStop::Flush }, None);
         if let Some(task) = self.task.take() {
-            // A task that panicked has answered nobody; the report is true all the same.
+            // A task that panicked has sent no answer; the report is still true.
             let _ = task.await;
         }
         self.shared.lock().stopped.unwrap_or_default()

@@ -33,7 +33,7 @@ use crate::typed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// A connection is being made.
+    /// A connection is being established.
     Connecting,
     /// The server has said welcome.
     Online,
@@ -55,7 +55,7 @@ pub struct CloseReport {
 /// A client of a gapless server.
 ///
 /// Clones share one connection. When the last of them is gone, and every [`Subscription`]
-/// and [`BatchingProducer`], the client ends by itself; [`Client::close`] tells what was left.
+/// and [`BatchingProducer`], the client ends by itself; [`Client::close`] returns what was left.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -104,7 +104,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Makes a client that connects in the background. What is published and asked for waits
+    /// Creates a client that connects in the background. What is published and asked for waits
     /// for the connection. Needs a tokio runtime around it.
     ///
     /// # Errors
@@ -170,8 +170,8 @@ impl Client {
     /// so that many can be on their way at once.
     ///
     /// When the limits of what is unanswered are reached it waits in line; when the line is
-    /// full too it is rejected ([`RejectReason::QueueFull`]). Who publishes much without
-    /// awaiting acks waits for [`Client::ready`] in between.
+    /// full too it is rejected ([`RejectReason::QueueFull`]). Callers that publish much without
+    /// awaiting acks wait for [`Client::ready`] in between.
     ///
     /// A message without an id gets one (see [`crate::Ids`]), so that a durable topic stores
     /// it once, however often it has to be sent.
@@ -179,7 +179,7 @@ impl Client {
         self.publish_with(topic, message, &PublishOptions::default())
     }
 
-    /// As [`Client::publish`], with wishes of its own.
+    /// As [`Client::publish`], with options of its own.
     pub fn publish_with(
         &self,
         topic: &TopicName,
@@ -226,7 +226,7 @@ impl Client {
         self.commit_with(atomic, &PublishOptions::default())
     }
 
-    /// As [`Client::commit`], with wishes of its own; what it expects is said per topic.
+    /// As [`Client::commit`], with options of its own; expectations are given per topic.
     pub fn commit_with(&self, atomic: Atomic, options: &PublishOptions) -> Committing {
         let outgoing = Outgoing::commit(atomic, options, &self.inner.ids);
         committing(outgoing, |outgoing| self.inner.inbox.publish(outgoing))
@@ -254,7 +254,7 @@ impl Client {
     /// it: what is published after that is seen.
     ///
     /// # Errors
-    /// When the text is no pattern, or the server refuses or does not answer in time.
+    /// When the text is not a valid pattern, or the server refuses or does not answer in time.
     pub async fn subscribe(
         &self,
         pattern: impl AsRef<str>,
@@ -271,7 +271,7 @@ impl Client {
     /// As [`Client::subscribe`], without waiting: a refusal comes as the first item.
     ///
     /// # Errors
-    /// When the text is no pattern, or the client is closed.
+    /// When the text is not a valid pattern, or the client is closed.
     pub fn subscribe_lazy(
         &self,
         pattern: impl AsRef<str>,
@@ -302,8 +302,8 @@ impl Client {
     }
 
     /// Ends the client: takes nothing more, waits at most so long for what is unanswered,
-    /// says bye, and tells what was left. Subscriptions end. All clones are closed too; only
-    /// the first who closes is told what was left.
+    /// says bye, and reports what was left. Subscriptions end. All clones are closed too; only the
+    /// first call to close returns what was left.
     pub async fn close(&self, wait: Duration) -> CloseReport {
         self.inner.inbox.stop(wait);
         let driver = self.inner.driver.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,6 +1,6 @@
 //! The one place of the client that reads time.
 //!
-//! The machines count in ms from when the client was made, by a clock that never goes back.
+//! The machines count in ms from the creation of the client, by a clock that never goes back.
 //! It is the runtime's, so that tests can move it.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// As far as a wait without an end looks ahead: a day, after which it simply looks again.
 const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Time since the client was made.
+/// Time since the client was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,

@@ -27,11 +27,11 @@ pub(crate) enum Corr {
     Publish(PublishNumber),
     Ask(u64),
     Follow(SubscriptionId),
-    /// A membership that is to be made.
+    /// A membership to be requested.
     Join(u64),
     /// Something a member says.
     Say(u64),
-    /// An answer that nobody waits for.
+    /// An answer for which no request is waiting.
     Other,
 }
 
@@ -40,7 +40,7 @@ impl Corr {
         Ids::question(self.bytes())
     }
 
-    /// Puts it into a frame that was made before it was known.
+    /// Puts it into a frame that was encoded before it was known.
     pub(crate) fn stamp(self, frame: &mut BytesMut) {
         frame[MSG_ID_AT].copy_from_slice(&self.bytes());
     }

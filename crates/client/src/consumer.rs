@@ -196,9 +196,9 @@ struct Work<H> {
     concurrency: usize,
     waiting: VecDeque<LeasedMessage>,
     running: JoinSet<Handled>,
-    /// Done and not yet told.
+    /// Done, and not yet sent to the server.
     done: Leases,
-    /// Told and not yet answered, in order.
+    /// Sent and not yet answered, in order.
     acks: VecDeque<(Leases, Answering)>,
     report: ConsumerReport,
 }
@@ -262,7 +262,7 @@ where
         Ok(report)
     }
 
-    /// Lets what runs end, and tells what became of it.
+    /// Waits for running handlers, and reports their outcomes.
     async fn drain(&mut self, wait: Duration, mut extend: tokio::time::Interval) {
         self.waiting.clear();
         let all = async {
@@ -292,7 +292,7 @@ where
         match event {
             GroupEvent::Messages(leased) => self.waiting.extend(leased.iter()),
             GroupEvent::Rejoined => {
-                // What was held before is somebody else's now.
+                // What was held before belongs to another member now.
                 self.waiting.clear();
                 debug!("the group is joined again");
             }

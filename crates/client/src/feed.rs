@@ -45,7 +45,7 @@ struct State {
     /// What the queue took from the credit.
     queued: Amount,
     notices: usize,
-    /// Taken out since the driver was last told.
+    /// Taken out since the driver was last notified.
     consumed: Amount,
     noted: bool,
     parked: bool,
@@ -103,7 +103,7 @@ impl Feed {
         self.lock().window = window;
     }
 
-    /// For the driver: the number it has from now on. Tells whether the user is still there.
+    /// For the driver: the number it has from now on. Returns whether the user still holds it.
     pub(crate) fn set_id(&self, id: SubscriptionId) -> bool {
         let mut state = self.lock();
         state.id = id;
@@ -118,8 +118,8 @@ impl Feed {
         wake(state);
     }
 
-    /// For the driver: puts something in. Tells whether there is too much of what takes no
-    /// credit; then the feed is parked, and will be noted when the user has caught up.
+    /// For the driver: puts something in. Returns whether there is too much of what takes no
+    /// credit; then the feed is parked, and the driver is notified when the user has caught up.
     pub(crate) fn push(&self, item: Item) -> bool {
         let mut state = self.lock();
         if state.dropped {
@@ -203,7 +203,7 @@ impl Feed {
         let mut state = self.lock();
         let Some(item) = state.queue.pop_front() else {
             return match &mut state.end {
-                // An error is told once; then the stream has ended.
+                // An error is returned once; then the stream has ended.
                 Some(end) => {
                     let end = std::mem::replace(end, Ok(()));
                     Poll::Ready(end.err().map(Err))
@@ -234,7 +234,7 @@ impl Feed {
         Poll::Ready(Some(Ok(Taken { item, note: note.then_some(state.id) })))
     }
 
-    /// For the user: it is gone. Tells whether the driver should look at the feed.
+    /// For the user: it is gone. Returns whether the driver should look at the feed.
     pub(crate) fn drop_user(&self) -> Option<SubscriptionId> {
         let mut state = self.lock();
         state.dropped = true;

@@ -24,7 +24,7 @@ pub(crate) struct Follow {
     pub(crate) left: Amount,
     /// Where it stands after what was put into the feed.
     pub(crate) last: Option<Token>,
-    /// Whether its user knows that it was made.
+    /// Whether its user knows that it was accepted.
     pub(crate) confirmed: bool,
 }
 
@@ -46,7 +46,7 @@ impl Driver {
         self.step(Input::Subscribe { id, origin });
     }
 
-    /// Does what the user of a subscription has made necessary.
+    /// Acts on what the user of a subscription did.
     pub(crate) fn look_at(&mut self, id: SubscriptionId) {
         let Some(feed) = self.follows.get(&id).or_else(|| self.parked.get(&id)) else { return };
         match feed.feed.take_note() {

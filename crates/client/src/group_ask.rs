@@ -29,7 +29,7 @@ fn dead_letter(letter: Letter) -> Option<DeadLetter> {
 }
 
 impl Client {
-    /// Makes a group. One that is there with equal settings is fine.
+    /// Creates a group. Succeeds if it exists with equal settings.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -79,7 +79,7 @@ impl Client {
         expected!(self.ask(asked.into(), Again::Yes).await?, Verb::GroupInfos(infos) => infos)
     }
 
-    /// Removes a group with its dead letters; its members are told.
+    /// Removes a group with its dead letters; its members are notified.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -106,7 +106,7 @@ impl Client {
         expected!(self.ask(asked.into(), Again::Yes).await?, Verb::GroupInfo(info) => *info)
     }
 
-    /// Lets a group begin anew somewhere else. With members it must be forced.
+    /// Lets a group start again somewhere else. With members it must be forced.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -169,7 +169,7 @@ impl Client {
         expected!(self.ask(asked.into(), Again::No).await?, Verb::LettersMoved(moved) => moved)
     }
 
-    /// Removes dead letters, for ever. Tells how many.
+    /// Removes dead letters, for ever. Returns how many.
     ///
     /// # Errors
     /// See [`AskError`].

@@ -46,7 +46,7 @@ pub(crate) struct Question {
     pub(crate) reply: oneshot::Sender<Result<Verb, AskError>>,
 }
 
-/// A subscription to be made.
+/// A subscription to be requested.
 #[derive(Debug)]
 pub(crate) struct NewFollow {
     pub(crate) feed: Arc<Feed>,
@@ -84,7 +84,7 @@ pub(crate) struct Inbox {
     state: Mutex<State>,
     /// Wakes the driver.
     work: Notify,
-    /// Wakes those who wait for room.
+    /// Wakes the callers that wait for room.
     room: Notify,
     /// The client's own limit; the server's may be lower.
     own: Load,
@@ -158,14 +158,14 @@ impl Inbox {
         true
     }
 
-    /// Tells the driver to look at a subscription.
+    /// Notifies the driver that a subscription needs attention.
     pub(crate) fn note(&self, id: SubscriptionId) {
         self.lock().noted.push(id);
         self.work.notify_one();
     }
 
-    /// Closes the door: nothing more is taken. What waits in line is handed over without
-    /// regard to room, and then this stop.
+    /// Closes the inbox: nothing more is taken. What waits in line is handed over without regard to
+    /// room, and then this stop.
     pub(crate) fn stop(&self, grace: Duration) {
         let mut state = self.lock();
         state.closed = true;

@@ -1,7 +1,7 @@
 //! The Rust client of gapless.
 //!
-//! A [`Client`] has one connection to one of several servers. When it is lost it is made
-//! anew, after 0.5 s to 30 s with jitter; what was published and not answered is sent again
+//! A [`Client`] has one connection to one of several servers. When it is lost the client
+//! reconnects, after 0.5 s to 30 s with jitter; what was published and not answered is sent again
 //! under the same message ids, and subscriptions go on where they were.
 //!
 //! ```no_run
@@ -36,8 +36,8 @@
 //!
 //! The rules of reconnecting, resending and batching are machines in `gapless-core`, tested
 //! there without sockets. Here is one task per client, the driver, which owns the socket.
-//! Everything is bounded ([`ClientLimits`]): a user who publishes too fast waits, one who
-//! reads too slowly is sent no more than a window.
+//! Everything is bounded ([`ClientLimits`]): a user that publishes too fast waits, one that reads
+//! too slowly is sent no more than a window.
 
 mod address;
 mod ask;

@@ -1,7 +1,7 @@
 //! A member of a group as its user sees it: takes messages, and says what became of them.
 //!
-//! It joins again by itself after a lost connection. What it held then is not its own any
-//! more and comes again, to it or to another; whatever it says about it is not sent.
+//! It joins again by itself after a lost connection. What it held then is no longer its own and is
+//! redelivered, to it or to another member; its acks and nacks for that are not sent.
 //! [`crate::Consumer`] does all of this around a handler.
 
 use std::future::{Future, poll_fn};
@@ -26,7 +26,7 @@ use crate::membership::{NewMember, Saying};
 use crate::publish::{Ack, Atomic};
 use crate::seat::Seat;
 
-/// How somebody joins a group.
+/// How a member joins a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberOptions {
     /// What the member is called, for people; need not be unique.
@@ -132,7 +132,7 @@ impl Member {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`Member::next`], for those who poll.
+    /// As [`Member::next`], for callers that poll.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -164,7 +164,7 @@ impl Member {
         self.handle.seat.now().map_or(0, |joined| joined.id)
     }
 
-    /// Who gets which message.
+    /// Which member gets which message.
     pub fn mode(&self) -> Mode {
         self.handle.seat.now().map_or(Mode::Shared, |joined| joined.mode)
     }
@@ -210,7 +210,7 @@ impl Member {
         let (reply, answer) = oneshot::channel();
         let verb = GroupLeave { member: 0 }.into();
         self.handle.send(None, verb, Some(reply));
-        // Whoever is not connected has left already.
+        // A member that is not connected has left already.
         let _ = timeout(self.handle.client.limits().answer_wait, answer).await;
     }
 }
@@ -305,13 +305,13 @@ impl MemberHandle {
 
     /// Acks these, publishes and writes cells: after a crash all of it is there, or none. If
     /// one of the messages is not with this member any more, it is rejected
-    /// ([`gapless_core::RejectReason::LeaseLost`]) and nothing happened. So what is made of
-    /// each message is made exactly once, whatever is lost in between.
+    /// ([`gapless_core::RejectReason::LeaseLost`]) and nothing happened. So the result of each
+    /// message is written exactly once, even if connections are lost in between.
     pub fn step(&self, leases: &Leases, atomic: Atomic) -> Stepping {
         self.step_with(leases, atomic, &PublishOptions::default())
     }
 
-    /// As [`MemberHandle::step`], with wishes of its own.
+    /// As [`MemberHandle::step`], with options of its own.
     pub fn step_with(&self, leases: &Leases, atomic: Atomic, options: &PublishOptions) -> Stepping {
         let (reply, answer) = oneshot::channel();
         match atomic.into_commit(options) {
@@ -335,7 +335,7 @@ pub struct Answering {
 }
 
 impl Answering {
-    /// Ready when the answer is there; it stays for whoever awaits it.
+    /// Ready when the answer is there; it stays for all tasks that await it.
     pub(crate) fn poll_arrived(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.arrived.is_some() {
             return Poll::Ready(());

@@ -21,7 +21,7 @@ use crate::leased::{Leased, Leases};
 use crate::member::GroupEvent;
 use crate::seat::{Joined, Seat};
 
-/// A membership to be made.
+/// A membership to be requested.
 #[derive(Debug)]
 pub(crate) struct NewMember {
     pub(crate) key: u64,
@@ -58,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// On a new connection: makes every membership again.
+    /// On a new connection: requests every membership again.
     pub(crate) fn join_all(&mut self) {
         let keys: Vec<u64> = self.members.keys().copied().collect();
         keys.into_iter().for_each(|key| self.send_join(key));
@@ -173,7 +173,7 @@ impl Driver {
 
     pub(crate) fn said(&mut self, number: u64, answer: Result<Verb, AskError>) {
         if let Some(reply) = self.says.remove(&number) {
-            // Who does not wait any more has dropped the other end.
+            // A caller that no longer waits has dropped the receiver.
             let _ = reply.send(answer);
         }
     }

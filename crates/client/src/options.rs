@@ -39,7 +39,7 @@ pub struct ClientLimits {
     pub welcome_wait: Duration,
     /// How long [`crate::Client::connect`] waits for the first welcome.
     pub connect_wait: Duration,
-    /// How long a question waits for its answer, connecting anew included.
+    /// How long a request waits for its answer, reconnecting included.
     pub answer_wait: Duration,
     /// How long a publish waits for its answer, sending it again included. Shorter than the
     /// two minutes for which a topic remembers message ids unless it is set otherwise:
@@ -70,7 +70,7 @@ impl Default for ClientLimits {
     }
 }
 
-/// What is not shown, not even to those who debug.
+/// A value that is not shown, not even by `Debug`.
 #[derive(Clone)]
 pub(crate) struct Secret(pub(crate) Bytes);
 
@@ -118,14 +118,14 @@ impl ConnectOptions {
         }
     }
 
-    /// How the client calls itself, for people who look at the server.
+    /// The client's name, for people who look at the server.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// By what the client proves who it is.
+    /// The client's credential.
     #[must_use]
     pub fn token(mut self, token: impl Into<Bytes>) -> Self {
         self.token = Some(Secret(token.into()));

@@ -1,6 +1,6 @@
-//! Publishes on their way: made into a frame by the caller, answered by the driver.
+//! Publishes on their way: encoded as a frame by the caller, answered by the driver.
 //!
-//! The frame is made once, in the caller's task; only its number is put in later. The same
+//! The frame is encoded once, in the caller's task; only its number is put in later. The same
 //! bytes go out again after a lost connection, with the same message ids in them.
 
 use std::future::Future;
@@ -294,7 +294,7 @@ impl Outgoing {
         options: &PublishOptions,
         ids: &IdSource,
     ) -> Result<Self, PublishError> {
-        // A cell that is written again could undo what somebody else wrote in between.
+        // A cell that is written again could undo what another client wrote in between.
         let mut repeatable = atomic.cells.is_empty();
         let mut parts = Vec::with_capacity(atomic.parts.len());
         for (topic, expect, messages) in atomic.parts {
@@ -328,7 +328,7 @@ impl Outgoing {
 
     pub(crate) fn answer(mut self, answer: Answer) {
         if let Some(reply) = self.reply.take() {
-            // Who does not wait for it has dropped the other end.
+            // A caller that does not wait for it has dropped the receiver.
             let _ = reply.send(answer);
         }
     }

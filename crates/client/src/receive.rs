@@ -108,7 +108,7 @@ impl Driver {
     }
 
     fn failed(&mut self, corr: Corr, error: ErrorAnswer) -> Result<(), Lost> {
-        // Who shuts down has done nothing: it is done on the next connection.
+        // A server that shuts down has done nothing: it is done on the next connection.
         let shuts_down =
             error.known() == Some(ErrorCode::ShuttingDown) && error.fate == Fate::DidNotHappen;
         match corr {
@@ -124,7 +124,7 @@ impl Driver {
             Corr::Follow(id) => {
                 if let Some(follow) = self.follows.remove(&id) {
                     let trouble = Trouble::from(error);
-                    // Made before, it stood somewhere.
+                    // It was accepted before, so it has a place.
                     follow.feed.end(Err(match follow.last.filter(|_| follow.confirmed) {
                         Some(token) => SubscriptionError::Ended { trouble, token },
                         None => SubscriptionError::Refused(trouble),
@@ -147,7 +147,7 @@ impl Driver {
 
     fn answered(&mut self, number: u64, answer: Result<Verb, AskError>) {
         if let Some(asked) = self.asks.remove(&number) {
-            // Who does not wait any more has dropped the other end.
+            // A caller that no longer waits has dropped the receiver.
             let _ = asked.question.reply.send(answer);
         }
     }

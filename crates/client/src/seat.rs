@@ -120,7 +120,7 @@ impl Seat {
             return Poll::Ready(Some(Ok(event)));
         }
         match &mut state.end {
-            // An error is told once; then it has ended.
+            // An error is returned once; then it has ended.
             Some(end) => Poll::Ready(std::mem::replace(end, Ok(())).err().map(Err)),
             None => {
                 state.waker = Some(context.waker().clone());

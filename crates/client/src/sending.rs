@@ -13,7 +13,7 @@ use crate::error::{Lost, PublishError};
 use crate::inbox::Load;
 use crate::publish::Outgoing;
 
-/// Bytes that wait to be written; beyond them nothing more is made.
+/// Bytes that wait to be written; beyond them nothing more is encoded.
 const OUT_BYTES_MAX: usize = 512 * 1024;
 
 /// A publish without an answer.

@@ -68,7 +68,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether it only tells how the subscription is doing.
+    /// Whether it only reports the subscription's state.
     pub(crate) fn is_state(&self) -> bool {
         matches!(self, Self::Recovering(_) | Self::Live | Self::Resumed)
     }
@@ -187,8 +187,8 @@ impl Subscription {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
 
-    /// The next messages, passing over how the subscription is doing; gaps are not passed
-    /// over, but told in place of messages.
+    /// The next messages, skipping changes of the subscription's state; gaps are not skipped, but
+    /// returned in place of messages.
     ///
     /// # Errors
     /// As [`Subscription::next`].

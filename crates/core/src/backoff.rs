@@ -1,9 +1,9 @@
 //! How long to wait before trying again: a schedule that doubles, is capped, and is spread.
 //!
 //! The first failure waits `first`, each further one twice as long, up to `most`; then
-//! every wait is moved by up to `jitter_percent` of itself, up or down, so that many who
-//! failed together do not come back together. A success starts the schedule anew, but not
-//! the jitter: who fails at regular intervals is still spread.
+//! every wait is moved by up to `jitter_percent` of itself, up or down, so that many clients that
+//! failed together do not return together. A success restarts the schedule, but not the jitter:
+//! failures at regular intervals are still spread.
 //!
 //! Chance is a seed handed in: the same seed gives the same waits everywhere. What is tried,
 //! and when to give up, is not here.
@@ -33,7 +33,7 @@ impl Default for Backoff {
     }
 }
 
-/// Why a backoff was refused. There is no schedule then.
+/// Why a backoff was refused. No schedule was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackoffError {
@@ -197,8 +197,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the settings, a wait stays within its jitter around the doubled, capped
-        /// one, is never nothing, and starts anew after a success.
+        /// For all settings, a wait stays within its jitter around the doubled, capped
+        /// one, is never zero, and restarts after a success.
         #[test]
         fn every_wait_is_within_its_bounds(
             seed in any::<u64>(),

@@ -1,10 +1,9 @@
 //! The bytes of messages: records in a batch.
 //!
-//! A publisher makes the records once; the topic puts the numbers into the header before
-//! them ([`crate::entry`]); and so they go to disk, to memory and to every subscriber. A
-//! record tells its place by an offset from the batch's first seq, so that a batch from
-//! which compaction took records still knows the number of each that is left, and accounts
-//! for those that are not.
+//! A publisher encodes the records once; the topic puts the numbers into the header before
+//! them ([`crate::entry`]); and so they go to disk, to memory and to every subscriber. A record's
+//! seq is an offset from the batch's first seq, so that a batch from which compaction took records
+//! still knows the number of each that is left, and accounts for those that are not.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -70,7 +69,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Checks records that were made elsewhere: each well formed, numbered from zero on.
+    /// Checks records that were encoded elsewhere: each well formed, numbered from zero on.
     ///
     /// # Errors
     /// Names the first record that is wrong.
@@ -113,7 +112,7 @@ impl Records {
     }
 }
 
-/// Makes records out of messages.
+/// Encodes messages as records.
 #[derive(Debug, Default)]
 pub struct RecordsBuilder {
     out: BytesMut,
@@ -126,8 +125,8 @@ impl RecordsBuilder {
         Self { out: BytesMut::with_capacity(bytes), found: Records::default() }
     }
 
-    /// Adds a message after checking it. Its `not_before` is not part of a record: who
-    /// delays messages does so outside the batch.
+    /// Adds a message after checking it. Its `not_before` is not part of a record: messages are
+    /// delayed outside the batch.
     ///
     /// # Errors
     /// Says which limit it breaks; nothing was added.
@@ -188,7 +187,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The only record in these bytes, which were made elsewhere.
+    /// The only record in these bytes, which were encoded elsewhere.
     ///
     /// # Errors
     /// When it is not well formed, or not the only one.
@@ -317,8 +316,7 @@ impl<'a> Iterator for RecordIter<'a> {
     }
 }
 
-/// Numbered messages of one topic, borrowed: for going over many without counting who
-/// shares their bytes.
+/// Numbered messages of one topic, borrowed: for going over many without touching reference counts.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRef<'a> {
     header: EntryHeader,
@@ -326,12 +324,13 @@ pub struct BatchRef<'a> {
 }
 
 impl<'a> BatchRef<'a> {
-    /// Goes over the batches in bytes that were checked before; ends at what is no batch.
+    /// Goes over the batches in bytes that were checked before; ends at the first bytes that are
+    /// not a batch.
     pub fn all(mut bytes: &'a [u8]) -> impl Iterator<Item = Self> {
         core::iter::from_fn(move || Self::take(&mut bytes))
     }
 
-    /// Takes the first batch off bytes that were checked before; `None` if that is no batch.
+    /// Takes the first batch off bytes that were checked before; `None` if that is not a batch.
     #[inline]
     pub fn take(bytes: &mut &'a [u8]) -> Option<Self> {
         let (header, len) = EntryHeader::read(bytes).ok()?;

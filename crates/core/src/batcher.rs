@@ -7,7 +7,7 @@
 //! says, and reports how many; afterwards nothing is taken.
 //!
 //! The messages themselves are the shell's: it keeps them in the order they were added and
-//! hands each batch as many as it is told.
+//! hands each batch as many as the effect says.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ pub struct BatcherLimits {
 }
 
 impl Default for BatcherLimits {
-    /// Batches that fill a disk block many times over, a wait nobody notices, and a queue
+    /// Batches that fill a disk block many times over, a wait too short to notice, and a queue
     /// of a few dozen batches.
     fn default() -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Default for BatcherLimits {
     }
 }
 
-/// Why limits were refused. There is no batcher then.
+/// Why limits were refused. No batcher was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatcherLimitsError {
@@ -99,7 +99,7 @@ pub enum Input {
     },
     /// Time has passed.
     Tick,
-    /// This batch was answered, whatever the answer.
+    /// This batch was answered, accepted or not.
     Done(BatchNumber),
     /// No more messages will come.
     Stop {
@@ -122,14 +122,14 @@ pub enum Effect {
     Closed,
     /// Send the oldest `count` messages that were not sent yet.
     Flush {
-        /// The number under which the answer must be told.
+        /// The number under which the answer must be reported.
         batch: BatchNumber,
         /// How many messages it has.
         count: u32,
         /// How many bytes they have.
         bytes: u64,
     },
-    /// The batcher has stopped. A stop that flushes tells the flush first.
+    /// The batcher has stopped. A stop that flushes reports the flush first.
     Stopped {
         /// How many gathered messages were sent by the stop.
         flushed: u32,
@@ -174,8 +174,8 @@ impl Batcher {
         self.total.count
     }
 
-    /// Takes one step. A `Done` of an unknown batch is passed over: an answer may come
-    /// twice when a connection was made anew.
+    /// Takes one step. A `Done` of an unknown batch is ignored: an answer may come twice after a
+    /// reconnect.
     pub fn step(&mut self, now: Timestamp, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Add { bytes } => self.add(now, bytes, effects),

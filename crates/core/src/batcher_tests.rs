@@ -43,7 +43,7 @@ fn input() -> impl Strategy<Value = Input> {
 
 proptest! {
     /// A shell that keeps the messages finds that every one taken is sent once, in order,
-    /// or told as discarded; none waits past its time; and the queue keeps its bounds.
+    /// or reported as discarded; none waits past its time; and the queue keeps its bounds.
     #[test]
     fn a6_every_message_taken_is_sent_once_or_told_as_discarded(
         inputs in proptest::collection::vec((0_u64..8, input()), 1..80),

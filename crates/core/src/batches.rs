@@ -2,7 +2,7 @@
 //!
 //! A reader of history is handed thousands of small batches at once. They go on as the few
 //! runs of bytes that they are; one look at each header, when they were read, gives all that
-//! is asked of them later. Neither a list of batches is made nor the bytes copied.
+//! is asked of them later. No list of batches is built and no bytes are copied.
 
 use alloc::collections::VecDeque;
 use bytes::Bytes;
@@ -62,8 +62,7 @@ impl Tally {
         };
     }
 
-    /// Whether every batch is wanted by someone who asked for the seqs `from` to `to`, and
-    /// all are in order.
+    /// Whether every batch is within the requested seqs `from` to `to`, and all are in order.
     pub fn is_within(&self, from: Seq, to: Seq, last_first: Seq) -> bool {
         self.sound && self.range.is_none_or(|_| self.first_to >= from && last_first <= to)
     }
@@ -90,7 +89,7 @@ impl Batches {
     /// Looks at the headers of bytes that come from elsewhere. Checksums are not looked at.
     ///
     /// # Errors
-    /// When something in them is no batch, or is cut short.
+    /// When something in them is not a batch, or is cut short.
     pub fn parse(bytes: Bytes) -> Result<Self, EntryError> {
         let (mut tally, mut last_first, mut at) = (Tally::default(), Seq(0), 0);
         while at < bytes.len() {
@@ -316,8 +315,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken off, in whatever runs they lie: front and rest are what a plain
-        /// list would give.
+        /// For any split and any runs: front and rest are what a plain list would give.
         #[test]
         fn taking_the_front_off_is_cutting_a_list(
             shapes in prop::collection::vec((0..4_u32, 0..3_u32), 0..20),

@@ -21,7 +21,7 @@ pub fn format(ms: u64) -> String {
 }
 
 /// Reads `2026-11-15`, `2026-11-15T22:54`, with seconds, a fraction of them and a zone if
-/// there are any; `None` when it is no time after 1970.
+/// there are any; `None` when it is not a time after 1970.
 pub fn parse(text: &str) -> Option<u64> {
     let (date, clock) = match text.split_once(['T', 't', ' ']) {
         Some((date, clock)) => (date, Some(clock)),

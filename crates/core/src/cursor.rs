@@ -5,9 +5,9 @@
 //! reader is given. Each [`Input::Look`] answers one of *take*, *history*, *gap*, *wait*.
 //!
 //! A cursor recovers until it has reached both the tail and everything that could be seen
-//! when recovery began; then it is live, and says [`Effect::CaughtUp`] once. A reader too
-//! slow for the tail falls out of it and recovers by itself: there is no moment of
-//! hand-over that could go wrong, because there is no hand-over, only a number.
+//! when recovery began; then it is live, and says [`Effect::CaughtUp`] once. A reader too slow for
+//! the tail falls out of it and recovers by itself. History and live messages need no hand-over,
+//! because a reader is only a number.
 //!
 //! It reads nothing itself, so that the same code runs under the simulator. All ranges
 //! include both their ends.
@@ -30,7 +30,7 @@ pub struct Cursor {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Made, but not yet shown its topic.
+    /// Created, but not yet shown its topic.
     New,
     /// Reading up to `target`, what could be seen when recovery began (excluded). Without
     /// a fixed target a busy topic would keep a reader recovering for ever.
@@ -57,13 +57,13 @@ pub struct View {
 pub enum Start {
     /// With the oldest message that is kept.
     Beginning,
-    /// With this seq. If it is gone, the first look tells the gap.
+    /// With this seq. If it is gone, the first look reports the gap.
     Seq(Seq),
     /// With the next message to come.
     Now,
 }
 
-/// Why a reader could not begin. There is no cursor then.
+/// Why a reader could not begin. No cursor was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -110,7 +110,7 @@ pub enum Effect {
         /// The last seq that is not in the tail.
         to: Seq,
     },
-    /// Tell the reader that these are gone; the cursor has already moved past them.
+    /// Report to the reader that these are gone; the cursor has already moved past them.
     Gap(Gap),
     /// There is nothing to read; look again when the topic's `next` rises.
     Wait,
@@ -124,7 +124,7 @@ impl Cursor {
     pub fn start(start: Start, view: &View) -> Result<Self, StartError> {
         let next = match start {
             Start::Beginning => view.first,
-            // There is no seq zero; who asks for it has seen nothing yet.
+            // Seqs begin at one; a reader that asks for zero has seen nothing yet.
             Start::Seq(wanted) if wanted <= view.next => wanted.max(Seq(1)),
             Start::Seq(wanted) => {
                 return Err(StartError::Ahead { wanted, next: view.next });
@@ -150,8 +150,8 @@ impl Cursor {
     /// # Panics
     ///
     /// When a [`Input::Took`] does not begin at `next`, is empty, or goes beyond what a
-    /// look has shown. Each of them would be a gap or a repeat that nobody is told of, and
-    /// only a bug can make it.
+    /// look has shown. Each of them would be an unreported gap or repeat, and only a bug can cause
+    /// it.
     pub fn step(&mut self, _now: Timestamp, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Look(view) => self.look(&view, effects),

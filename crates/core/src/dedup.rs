@@ -36,7 +36,7 @@ impl Dedup {
         (!is_past(known.time, now, window)).then_some(known.seq)
     }
 
-    /// Remembers an id. One that is there already is remembered anew, under its new seq.
+    /// Remembers an id. One that is present already is remembered again, under its new seq.
     pub(crate) fn insert(&mut self, now: Timestamp, id: &[u8], seq: Seq) {
         // A clock that went back must not break the order by age; and one that was far ahead must
         // not make ids last for ever.
@@ -68,7 +68,8 @@ impl Dedup {
                 break;
             }
             if let Some((known, id)) = self.by_age.pop_front() {
-                // The id may have been remembered anew since; then only its age goes.
+                // The id may have been remembered again since; then only its old age entry is
+                // removed.
                 if self.by_id.get(&id) == Some(&known) {
                     self.by_id.remove(&id);
                 }

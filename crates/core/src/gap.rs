@@ -17,7 +17,7 @@ pub enum GapReason {
     Retention,
     /// They had an expiry, and it passed.
     Expiry,
-    /// Somebody purged the topic.
+    /// The topic was purged.
     Purge,
     /// The reader's cursor belongs to another store, or to one restored from a copy.
     Epoch,
@@ -63,7 +63,7 @@ impl GapReason {
         Self::known(code).unwrap_or(Self::Other(code))
     }
 
-    /// The word users see, on every door the same.
+    /// The word users see, the same in every API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Retention => "retention",

@@ -50,8 +50,8 @@ number! {
 }
 
 number! {
-    /// The number under which a journal knows a topic. Never reused, so that a topic made
-    /// anew under an old name is another topic.
+    /// The number under which a journal knows a topic. Never reused, so that a topic created again
+    /// under an old name is another topic.
     TopicId
 }
 

@@ -1,7 +1,7 @@
-//! What a user sends: an optional key, headers, a body, and a few wishes.
+//! What a user sends: an optional key, headers, a body, and a few options.
 //!
-//! A message is checked here once; what is below trusts it. Its bytes are made in
-//! [`batch`](crate::batch), its numbers are given by its topic.
+//! A message is checked here once; the code below trusts it. It is encoded in
+//! [`batch`](crate::batch), and numbered by its topic.
 
 use alloc::string::String;
 use alloc::vec::Vec;

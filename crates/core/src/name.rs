@@ -1,13 +1,13 @@
 //! Topic names: parsed once, valid ever after.
 //!
-//! A name is one or more tokens joined by dots, at most 255 bytes of UTF-8. Refused are
-//! whatever would make two names look alike or mean something elsewhere: blanks, control
-//! and invisible characters, the wildcards `*` and `>`, and the slashes that paths and
-//! addresses are made of. A dot cannot lead, end or double, so `..` is no name.
+//! A name is one or more tokens joined by dots, at most 255 bytes of UTF-8. Refused is everything
+//! that would make two names look alike or mean something elsewhere: blanks, control and invisible
+//! characters, the wildcards `*` and `>`, and the slashes of paths and addresses. A dot cannot
+//! lead, end or double, so `..` is not a valid name.
 //!
 //! Names are compared byte by byte: there is no folding of case and no Unicode
 //! normalising, since both change with the Unicode version and a name must not.
-//! Who may use the system's names (a leading `$`) is not decided here.
+//! Which callers may use the system's names (a leading `$`) is not decided here.
 
 use alloc::sync::Arc;
 use core::borrow::Borrow;
@@ -22,11 +22,11 @@ pub const NAME_BYTES_MAX: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(Arc<str>);
 
-/// Why a text is no topic name. `at` counts bytes from the beginning.
+/// Why a text is not a valid topic name. `at` counts bytes from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// There is no text at all.
+    /// The text is empty.
     #[error("the name is empty: give at least one token")]
     Empty,
     /// The text is longer than a name may be.

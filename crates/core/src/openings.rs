@@ -46,8 +46,8 @@ impl Openings {
 
     /// Notes an opening: positions from `first` on are given after it.
     pub fn begin(&mut self, id: u32, first: Position) {
-        // Of an opening that gave no position no token can tell more than the one before it.
-        // It stays remembered all the same: tokens that were created during it carry its id.
+        // A token of an opening that gave no position says no more than one of the opening before
+        // it. It is remembered all the same: tokens that were created during it carry its id.
         self.list.push(Opening { id, first });
         let old = self.list.len().saturating_sub(OPENINGS_MAX);
         self.list.drain(..old);

@@ -51,7 +51,7 @@ macro_rules! coded {
                 match code { $($code => Some(Self::$variant),)+ _ => None }
             }
 
-            /// The word users see and write, on every door the same.
+            /// The word users see and write, the same in every API.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
@@ -88,7 +88,7 @@ pub enum Expect {
 /// What a cell must be for a step to happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ExpectCell {
-    /// Whatever it is.
+    /// Any value, or none.
     #[default]
     Anything,
     /// It must not be there.
@@ -108,7 +108,7 @@ impl ExpectCell {
     }
 }
 
-/// What one publish asks for; whatever is `None` is left to the topic.
+/// What one publish asks for; a `None` is left to the topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PublishOptions {
     /// How safe the message must be before the ack.
@@ -117,7 +117,7 @@ pub struct PublishOptions {
     pub delivery: Option<DeliveryPolicy>,
     /// What happens to messages for unreachable nodes.
     pub partition: Option<PartitionBehavior>,
-    /// Whether a topic that nobody follows is a reason to reject (`NoSubscribers`).
+    /// Whether a topic without subscribers is a reason to reject (`NoSubscribers`).
     pub require_subscribers: Option<bool>,
     /// What must be true for the publish to be accepted. It concerns this publish alone,
     /// so there is no default for it.
@@ -132,7 +132,7 @@ impl PublishOptions {
     }
 }
 
-/// What a topic prefers; whatever is `None` is left to the system.
+/// What a topic prefers; a `None` is left to the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TopicDefaults {
     /// How safe messages must be before their ack.
@@ -141,7 +141,7 @@ pub struct TopicDefaults {
     pub delivery: Option<DeliveryPolicy>,
     /// What happens to messages for unreachable nodes.
     pub partition: Option<PartitionBehavior>,
-    /// Whether a topic that nobody follows is a reason to reject (`NoSubscribers`).
+    /// Whether a topic without subscribers is a reason to reject (`NoSubscribers`).
     pub require_subscribers: Option<bool>,
 }
 
@@ -154,13 +154,13 @@ pub struct SystemDefaults {
     pub delivery: DeliveryPolicy,
     /// What happens to messages for unreachable nodes.
     pub partition: PartitionBehavior,
-    /// Whether a topic that nobody follows is a reason to reject (`NoSubscribers`).
+    /// Whether a topic without subscribers is a reason to reject (`NoSubscribers`).
     pub require_subscribers: bool,
 }
 
 impl Default for SystemDefaults {
-    /// The safest of each: slower is a choice, loss is a surprise. Messages wait for
-    /// subscribers (C8), so that their absence is no reason to reject.
+    /// The safest of each. Messages wait for subscribers (C8), so their absence is not a reason to
+    /// reject.
     fn default() -> Self {
         Self {
             durability: Durability::Flushed,
@@ -180,15 +180,15 @@ pub struct Resolved {
     pub delivery: DeliveryPolicy,
     /// What happens to messages for unreachable nodes.
     pub partition: PartitionBehavior,
-    /// Whether a topic that nobody follows is a reason to reject.
+    /// Whether a topic without subscribers is a reason to reject.
     pub require_subscribers: bool,
     /// What must be true for the publish to be accepted.
     pub expect: Option<Expect>,
 }
 
-/// Decides what holds for one publish: its own wish, then the topic's, then the system's.
+/// Decides what holds for one publish: its own option, then the topic's, then the system's.
 ///
-/// A volatile topic cannot reach more than [`Durability::Memory`] whatever is asked for;
+/// A volatile topic never reaches more than [`Durability::Memory`];
 /// the ack names what was reached.
 pub fn resolve(
     publish: &PublishOptions,

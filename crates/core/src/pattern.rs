@@ -1,8 +1,8 @@
 //! Patterns over topic names: `*` stands for one token, `>` for one or more at the end.
 //!
 //! A wildcard is a whole token, never a part of one, so that matching compares tokens and
-//! nothing else. A wildcard in first place passes the system's names by: who follows `>`
-//! wants everybody's messages, not the broker's talk about them. `$events.>` asks for that.
+//! nothing else. A wildcard in first place does not match the system's names: a subscriber of `>`
+//! wants the messages of users, not the broker's events. `$events.>` asks for those.
 //!
 //! Finding the patterns that match a name among many is the work of `trie.rs`.
 
@@ -24,7 +24,7 @@ pub struct Pattern {
     literal: bool,
 }
 
-/// Why a text is no pattern.
+/// Why a text is not a valid pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
@@ -98,7 +98,7 @@ impl Pattern {
 
     /// The one name it matches, if it is literal.
     pub fn as_name(&self) -> Option<TopicName> {
-        // Whatever passed as a pattern without wildcards passes as a name.
+        // A valid pattern without wildcards is a valid name.
         if self.literal { TopicName::parse(&self.text).ok() } else { None }
     }
 

@@ -1,4 +1,4 @@
-//! A set of numbers kept as ranges: neighbours merge, so that what fills up costs nothing.
+//! A set of numbers kept as ranges: neighbours merge, so that a set without holes is one range.
 
 use alloc::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl Ranges {
             return;
         }
         let (mut from, mut to) = (first, last);
-        // Whatever overlaps or touches becomes one with it.
+        // Ranges that overlap or touch it are merged.
         while let Some((begin, end)) = self.next_from(from.saturating_sub(1)) {
             if begin > to.saturating_add(1) {
                 break;

@@ -1,7 +1,7 @@
 //! How much per second: a leaky bucket that holds one second's worth.
 //!
-//! What is larger than a whole second's worth goes through when the bucket is empty, and is paid back
-//! afterwards: it would never go through otherwise. Time is handed in.
+//! What is larger than a whole second's worth goes through when the bucket is empty, and is paid
+//! back afterwards: it would never go through otherwise. Time is handed in.
 
 use core::time::Duration;
 
@@ -22,7 +22,7 @@ impl Rate {
         Self { per_second, paid: Duration::ZERO }
     }
 
-    /// Takes `count`, or tells how long to wait before it can be taken; then nothing was taken.
+    /// Takes `count`, or returns how long to wait before it can be taken; then nothing was taken.
     /// `now` never goes back.
     pub fn take(&mut self, count: u64, now: Duration) -> Result<(), Duration> {
         if self.per_second == 0 {

@@ -1,6 +1,6 @@
 //! What of an entry a reader may still be handed.
 //!
-//! The one rule for every reader: below the floor nothing, whatever is stored; past its age
+//! The one rule for every reader: below the floor nothing, even if it is still stored; past its age
 //! nothing, whether or not the floor was raised over it yet; of a hole nothing, since nothing
 //! is left in it. What may not be handed out is a gap, and the rule says why.
 //!

@@ -1,10 +1,10 @@
-//! Typed payloads in envelopes: which serialiser made these bytes, of which type (A12).
+//! Typed payloads in envelopes: which serialiser wrote these bytes, of which type (A12).
 //!
 //! A type is registered once, under the number of its serialiser and a name that other
 //! programs know too. Encoding finds the serialiser by the Rust type, decoding by number
 //! and name, so that programs with different types can read one another.
 //!
-//! No serialiser is here: which formats there are is for those who use them.
+//! No serialiser is here: the formats are chosen by the programs that use them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::ack::RejectReason;
 /// A payload on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Which serialiser made the bytes.
+    /// Which serialiser wrote the bytes.
     pub serializer_id: u32,
     /// The name under which the payload's type was registered.
     pub type_name: Arc<str>,
@@ -28,8 +28,8 @@ pub struct Envelope {
     pub bytes: Bytes,
 }
 
-/// Turns payloads of one type into bytes and back. What went wrong is told in its own
-/// words; the registry adds which type it was.
+/// Turns payloads of one type into bytes and back. What went wrong is reported in its own words;
+/// the registry adds which type it was.
 pub trait Serializer<T>: Send + Sync {
     /// The bytes of a payload.
     fn serialize(&self, payload: &T) -> Result<Bytes, &'static str>;
@@ -79,7 +79,7 @@ pub enum EncodeError {
 }
 
 impl From<EncodeError> for RejectReason {
-    /// Whatever the cause, to a publisher it is one reason.
+    /// For a publisher all causes are one reason.
     fn from(_: EncodeError) -> Self {
         Self::NotSerializable
     }
@@ -193,7 +193,7 @@ impl Registry {
         Ok(Envelope { serializer_id: entry.serializer_id, type_name, bytes })
     }
 
-    /// Takes a payload of whatever type out of its envelope.
+    /// Takes a payload of any type out of its envelope.
     pub fn decode_any(&self, envelope: &Envelope) -> Result<Box<dyn Any>, DecodeError> {
         let type_name = &envelope.type_name;
         let key = (envelope.serializer_id, Arc::clone(type_name));

@@ -1,8 +1,8 @@
-//! Who may do what: roles made of rules, and the decision with the rule that made it.
+//! Who may do what: roles are lists of rules, and each decision names the rule behind it.
 //!
 //! A rule allows or denies rights on the names that a pattern matches. A deny that matches always
-//! wins, whatever the order and whichever role it comes from; without a matching allow the answer is
-//! no. So adding a deny can only take away, and adding an allow can only give.
+//! wins, whatever the order and whichever role it comes from; without a matching allow the answer
+//! is no. So adding a deny can only take away, and adding an allow can only give.
 //!
 //! A right on a whole pattern (a subscription) needs one allow that covers the pattern, and no
 //! deny that overlaps it: what is denied can then never be among what is delivered. The system's
@@ -139,7 +139,7 @@ pub struct Rule {
     pub pattern: Pattern,
 }
 
-/// Why a text is no rule. Nothing was changed.
+/// Why a text is not a valid rule. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
@@ -152,7 +152,7 @@ pub enum RuleError {
              group, dlq, job.submit, job.work, outbox, admin, and * for all"
     )]
     Right(String),
-    /// What follows `on` is no pattern.
+    /// What follows `on` is not a valid pattern.
     #[error(transparent)]
     Pattern(#[from] PatternError),
     /// A role has more rules than it may have.
@@ -253,7 +253,7 @@ pub enum On<'a> {
     All(&'a Pattern),
 }
 
-/// The answer, and the rule that made it.
+/// The answer, and the rule behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision<'a> {
     /// Whether it is allowed.

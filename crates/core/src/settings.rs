@@ -13,7 +13,7 @@ use core::time::Duration;
 use crate::options::{DeliveryPolicy, Durability, PartitionBehavior, TopicDefaults, coded};
 use crate::time::whole_ms;
 
-/// The most ids a topic may remember: about a gigabyte, a slip of the keyboard above it.
+/// The most ids a topic may remember: about 1 GiB; more is taken for a typing error.
 pub const DEDUP_COUNT_MAX: u32 = 10_000_000;
 
 const VERSION: u8 = 1;
@@ -103,7 +103,7 @@ pub struct TopicSettings {
     pub delivery: Option<DeliveryPolicy>,
     /// What happens to messages for unreachable nodes, unless the publish says otherwise.
     pub partition: Option<PartitionBehavior>,
-    /// Whether a publish that nobody follows is rejected, unless it says otherwise.
+    /// Whether a publish to a topic without subscribers is rejected, unless it says otherwise.
     pub require_subscribers: Option<bool>,
     /// The most bytes of one message; the broker's own limit holds besides.
     pub max_message_bytes: Option<u32>,
@@ -113,7 +113,7 @@ pub struct TopicSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A limit of zero would keep nothing; a user who wants that purges.
+    /// A limit of zero would keep nothing; purging does that.
     #[error("{setting} is zero: give at least one, or leave it out for no limit")]
     Zero {
         /// Which setting it is.
@@ -199,7 +199,7 @@ impl TopicSettings {
         }
     }
 
-    /// Refuses settings that a single server cannot carry out. Topics that were made with them
+    /// Refuses settings that a single server cannot carry out. Topics that were created with them
     /// keep them, so `before` may have them already.
     pub fn check_in_force(&self, before: &Self) -> Result<(), SettingsError> {
         let changed = [

@@ -1,7 +1,7 @@
 //! What every API shows of topics, groups and messages: one type for each, used by the broker,
 //! the wire protocol, the clients and the HTTP API.
 //!
-//! Plain data without rules. How it is written as bytes or JSON is decided by those who write it.
+//! Plain data without rules. How it is encoded as bytes or JSON is decided elsewhere.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,9 +1,9 @@
 //! Whether a subscriber on some node is delivered to (A9).
 //!
 //! A delivery that failed suspends the subscriber; a sign of life makes it active again.
-//! One that stays suspended for longer than the time to live is removed, and stays so: it
-//! must subscribe anew. Time decides, not the order in which news arrive: a sign of life
-//! past the time to live comes too late even if nobody had looked at the clock before.
+//! One that stays suspended for longer than the time to live is removed, and stays so: it must
+//! subscribe again. Time decides, not the order in which inputs arrive: a sign of life past the
+//! time to live comes too late even if the clock was not read before.
 //!
 //! Delivering, and knowing which node a subscriber lives on, is not here.
 
@@ -28,7 +28,7 @@ pub enum FailReason {
 }
 
 impl FailReason {
-    /// The word users see, on every door the same.
+    /// The word users see, the same in every API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",

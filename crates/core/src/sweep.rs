@@ -2,14 +2,14 @@
 //!
 //! Messages come in the order of their positions, so one number, `next`, is the place in all
 //! topics. A sweep also counts the seqs of each topic that came by: they follow one another
-//! without a hole. What is missing between two of them is a gap that it tells; what was
-//! accounted for once is not handed out or told again. `next` never moves backwards.
+//! without a hole. What is missing between two of them is a gap that it reports; what was accounted
+//! for once is not handed out or reported again. `next` never moves backwards.
 //!
 //! A hole that compaction or expiry left stands where its last message stood, in the segment that
-//! holds all its positions. So a reader who recovers reads what segments hold from segments, never
-//! the rest of one from memory: it would pass the first positions of a hole in the one and the
-//! last in the other, and not be told of it. One who is live has read nothing but memory since a
-//! segment's end; falling behind in the middle of a hole, it is told what it has not counted.
+//! holds all its positions. So a recovering reader reads what segments hold from segments, never
+//! the rest of one from memory: it would pass the first positions of a hole in the one and the last
+//! in the other, and the hole would not be reported. A live reader has read only memory since a
+//! segment's end; if it falls behind in the middle of a hole, what it has not counted is reported.
 //!
 //! It recovers until it has passed everything that was there when that began, then it is live.
 //! It reads nothing itself. How much of an entry may be seen is decided in `reach.rs`.
@@ -23,8 +23,8 @@ use crate::id::{Position, Seq, TopicId};
 use crate::reach::{Kept, Reach};
 use crate::time::Timestamp;
 
-/// Topics whose seqs are counted; past it all are forgotten, and what is missing of one is told
-/// without its first seq when the topic comes by again in a hole.
+/// Topics whose seqs are counted, at most; past it all are forgotten, and what is missing of a
+/// topic is reported without its first seq when the topic next appears in a hole.
 pub const TOPICS_MAX: usize = 65_536;
 
 /// A reader's place in the journal.
@@ -86,7 +86,7 @@ pub enum Input<'a> {
 /// What is to be done about it, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Tell the reader that history from here to there comes next.
+    /// Report to the reader that history from here to there comes next.
     Recovering {
         /// Its place.
         from: Position,
@@ -95,7 +95,7 @@ pub enum Effect {
     },
     /// The reader has turned from recovering to live.
     CaughtUp,
-    /// Tell the reader that seqs of a topic are gone.
+    /// Report to the reader that seqs of a topic are gone.
     Gap {
         /// The first; `None` when it is not known which of them the reader has seen.
         from: Option<Seq>,
@@ -220,7 +220,7 @@ impl Sweep {
         }
         let known = self.next_of(header.topic);
         let is_hole = header.count == 0;
-        // Where one inside a hole stood is not known, so its place does not tell what was seen.
+        // The position of a seq inside a hole is not known, so it does not say what was seen.
         let passed = if is_hole { 0 } else { self.next.distance(header.position) };
         let mut from = known.map_or(header.seq.plus(passed), |known| known.max(header.seq));
         if let Some(known) = known.filter(|known| *known < header.seq) {
@@ -247,7 +247,7 @@ impl Sweep {
         self.note(header.topic, last.next().max(known.unwrap_or_default()));
     }
 
-    /// Tells of seqs that no entry accounts for.
+    /// Reports seqs that no entry accounts for.
     fn missing(&self, mut from: Seq, to: Seq, kept: &Kept, effects: &mut Vec<Effect>) {
         let through = self.next.prev();
         while from <= to {

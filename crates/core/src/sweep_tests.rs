@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::entry::EntryKind;
 
-/// A journal of three topics: who owns each position, and what is left of it.
+/// A journal of three topics: which topic owns each position, and what is left of it.
 #[derive(Clone, Debug)]
 struct Journal {
     /// The topic and seq of each position, from one on.
@@ -83,9 +83,9 @@ impl Journal {
 }
 
 proptest! {
-    /// Wherever the reader passes from segments to memory and back: of each topic the ranges
-    /// it is told follow one another from one on, nothing comes twice, and what is told to be
-    /// gone is gone.
+    /// Wherever the reader passes from segments to memory and back: of each topic the ranges it
+    /// reports follow one another from one on, nothing comes twice, and what is reported as gone is
+    /// gone.
     #[test]
     fn v1_ranges_of_each_topic_add_up_however_it_is_read(
         journal in journal(), steps in prop::collection::vec((any::<bool>(), 1_usize..9), 60),

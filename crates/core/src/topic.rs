@@ -40,7 +40,7 @@ pub struct Topic {
 /// messages without one are left out, so that they cost nothing.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// Somebody wants to publish `count` messages, all or none.
+    /// A publish of `count` messages, all or none.
     Offer {
         /// How many messages there are; at least one.
         count: u32,
@@ -74,7 +74,7 @@ pub enum Input<'a> {
         /// The last such seq.
         through: Seq,
     },
-    /// The dedup window was set anew.
+    /// The dedup window was changed.
     Window(DedupWindow),
     /// Time has passed: forget the ids that are past their age.
     Tick,
@@ -83,14 +83,14 @@ pub enum Input<'a> {
 /// What is to be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The messages that are no duplicates have these seqs, in their order.
+    /// The messages that are not duplicates have these seqs, in their order.
     Accepted {
         /// The seq of the first of them.
         first: Seq,
         /// How many they are; at least one.
         count: u32,
     },
-    /// This message is known already. Told before the acceptance of the others.
+    /// This message is known already. Reported before the acceptance of the others.
     Duplicate {
         /// The message's index in the offer.
         index: u32,
@@ -99,8 +99,8 @@ pub enum Effect {
     },
     /// The offer is refused, and nothing is changed.
     Rejected(RejectReason),
-    /// These are no longer kept. What the journal must hold is the end of this gap, not
-    /// the wish: a replay may know more messages than were there when it was said.
+    /// These are no longer kept. The journal must hold the end of this gap, not the request: a
+    /// replay may know more messages than existed when the request was made.
     Trimmed(Gap),
     /// Everything up to this seq may be seen.
     Visible {

@@ -5,8 +5,8 @@
 //! depends on the name and on what matches, not on how many patterns there are. A branch
 //! that holds nothing any more is removed, so that memory comes back.
 //!
-//! An id that sits under several patterns is told once for each of them: whether that means
-//! one delivery or several is the caller's business.
+//! An id that sits under several patterns is reported once for each of them: the caller decides
+//! whether that means one delivery or several.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -122,8 +122,8 @@ impl<T: Ord + Clone> SubscriptionIndex<T> {
         Ok(())
     }
 
-    /// Tells every subscription that matches the name, in no particular but always the
-    /// same order; an id once per matching pattern.
+    /// Reports every subscription that matches the name, in no particular but always the same
+    /// order; an id once per matching pattern.
     pub fn for_each_match(&self, name: &TopicName, mut tell: impl FnMut(&T)) {
         let _ = self.search(name, &mut |id| {
             tell(id);

@@ -1,9 +1,9 @@
-//! Golden scripts: stories about the machines, told as commands and the trace they give.
+//! Golden scripts: stories about the machines, as commands and the trace they give.
 //!
 //! Each file in `tests/scripts` is one story. Lines that begin with `#` tell what it shows;
 //! lines that begin with `>` are commands; what follows a command, up to a blank line, is
 //! what the machine answered, then after `=` where it stands. `UPDATE_SCRIPTS=1 cargo test`
-//! writes the traces anew: read the difference before you keep it.
+//! writes the traces again: read the difference before you keep it.
 
 mod machines;
 

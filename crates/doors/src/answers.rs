@@ -130,7 +130,7 @@ pub(crate) fn or_error<T>(result: Result<T, TopicError>, good: impl FnOnce(T) ->
     }
 }
 
-/// The name of what the broker is doing, the same at every door.
+/// The name of the broker's state, the same in every API.
 pub(crate) fn state_name(state: BrokerState) -> &'static str {
     match state {
         BrokerState::Starting => "starting",
@@ -140,7 +140,7 @@ pub(crate) fn state_name(state: BrokerState) -> &'static str {
     }
 }
 
-/// The journal's numbers, under the names that every door gives them.
+/// The journal's numbers, under the names that every API uses.
 pub(crate) fn journal_json(journal: &JournalStats) -> serde_json::Value {
     serde_json::json!({
         "frames": journal.frames,

@@ -1,9 +1,9 @@
 //! One budget of memory for what connections hold: unfinished input and unsent output.
 //!
-//! All doors of a server share one. Bytes are counted as they arrive or are made, not as a length
-//! announces them, and given back when they are done. **A connection may hold as much as it leaves
-//! free.** So one that holds little is never stopped by those that hold much: with `n` that take
-//! all they get, each holds an `n+1`th of the budget, and as much stays free for the next. The
+//! All listeners of a server share one. Bytes are counted as they arrive or are encoded, not as a
+//! length announces them, and given back when they are done. **A connection may hold as much as it
+//! leaves free.** So one that holds little is never stopped by those that hold much: with `n` that
+//! take all they get, each holds an `n+1`th of the budget, and as much stays free for the next. The
 //! first [`SMALL_BYTES`] of a connection are not counted: a hello and a small request always get
 //! through.
 //!
@@ -32,17 +32,17 @@ pub(crate) const SMALL_BYTES: usize = 8 * 1024;
 /// The part of the machine's memory that is the budget, unless the configuration says otherwise.
 const PART_OF_MEMORY: usize = 4;
 
-/// The budget where nothing tells how much memory there is.
+/// The budget where the amount of memory is not known.
 const UNKNOWN_MEMORY_BYTES: usize = 256 * 1024 * 1024;
 
 /// How long a connection waits for memory, unless the configuration says otherwise.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Those that wait for memory and are woken when some is given back. Those who get some wake the
-/// next ones, so that few wake-ups are for nothing.
+/// Those that wait for memory and are woken when some is given back. Those that get some wake the
+/// next ones, so that few wake-ups are wasted.
 const WOKEN_AT_ONCE: usize = 4;
 
-/// The memory that all connections of all doors share. Clones are the same budget.
+/// The memory that all connections of all listeners share. Clones are the same budget.
 #[derive(Clone)]
 pub struct Budget(Arc<Pool>);
 
@@ -109,8 +109,8 @@ impl Budget {
         self.0.patience
     }
 
-    /// How many bytes are made at once for a client that may not take them: `most`, or less while
-    /// there is little left.
+    /// How many bytes are encoded at once for a client that may not take them: `most`, or less
+    /// while there is little left.
     pub(crate) fn piece_bytes(&self, most: usize) -> usize {
         let left = self.0.bytes_max.saturating_sub(self.used());
         most.min((left / 2).max(SMALL_BYTES))
@@ -274,7 +274,7 @@ impl Share {
         self.ticket = Some(ticket);
     }
 
-    /// Gives up its place among those that wait; tells whether it had one.
+    /// Gives up its place among those that wait; returns whether it had one.
     pub(crate) fn stop_waiting(&mut self) -> bool {
         let Some(ticket) = self.ticket.take() else { return false };
         let mut waiting = self.budget.waiting();

@@ -1,12 +1,12 @@
-//! How many connections all doors have together.
+//! The number of connections of all listeners together.
 //!
-//! Each door has a maximum of its own; this one is for all of them, because they share the
-//! file descriptors of the process with the store. Past it a connection is told so and closed.
+//! Each listener has a maximum of its own; this one is for all of them, because they share the file
+//! descriptors of the process with the store. A connection past it gets an error and is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A count that doors share. Clones count together.
+/// A count that listeners share. Clones count together.
 #[derive(Clone, Debug)]
 pub struct Connections {
     max: usize,
@@ -26,7 +26,7 @@ impl Connections {
     /// A place for one more, if there is one.
     pub(crate) fn enter(&self) -> Option<Entered> {
         let place = Entered(Arc::clone(&self.now));
-        // Counted first, so that two who come together do not both get the last one.
+        // Counted first, so that two that arrive together do not both get the last one.
         let before = self.now.fetch_add(1, Ordering::AcqRel);
         (before < self.max).then_some(place)
     }
@@ -39,7 +39,7 @@ impl Drop for Entered {
 }
 
 impl Default for Connections {
-    /// As many as each door allows.
+    /// As many as each listener allows.
     fn default() -> Self {
         Self::at_most(usize::MAX)
     }

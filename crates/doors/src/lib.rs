@@ -1,4 +1,4 @@
-//! The doors of gapless: they translate between a protocol and the broker, and hold no rules.
+//! The listeners of gapless: they translate between a protocol and the broker, and hold no rules.
 
 mod answers;
 mod budget;
@@ -22,7 +22,7 @@ pub use gapless_auth::{Auth, AuthError, AuthOptions};
 pub use sessions::Sessions;
 pub use tls::{Tls, TlsError, TlsFiles};
 
-/// Why a door did not open.
+/// Why a listener did not open.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorError {
@@ -50,7 +50,7 @@ fn perhaps_in_use(error: &std::io::Error) -> &'static str {
     if in_use { "; is another server running there?" } else { "" }
 }
 
-/// A runtime as doors want it: it looks for new events after every few turns, so that busy
+/// A runtime tuned for the listeners: it looks for new events after every few turns, so that busy
 /// connections do not keep others waiting. The usual interval is some sixty turns, and a turn
 /// of a connection that reads history takes half a millisecond.
 ///

@@ -1,6 +1,6 @@
 //! How much memory this process may use: the machine's, or less if its control group says so.
 //!
-//! Linux tells it in files. Elsewhere, and where they cannot be read, it is not known.
+//! Linux shows it in files. Elsewhere, and where they cannot be read, it is not known.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What a client has some of, by the number it was given: subscriptions, memberships.
+//! A small sorted map keyed by connection-local number: subscriptions, memberships.
 //!
 //! Most clients have one. A tree takes room for eleven at once, which would be more than all
 //! else that an idle connection costs; here the first takes room for itself alone. Numbers are

@@ -1,6 +1,6 @@
 //! Figures of the process itself, as the system keeps them: reading them costs microseconds.
 //!
-//! What a system does not tell is `None`, and then it is not shown.
+//! What a system does not provide is `None`, and then it is not shown.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Who is connected at a door, for whoever looks: the door itself, and the page.
+//! The connected clients of a listener, as the native protocol and the page show them.
 //!
 //! Connections are counted for monitoring too, of every listener in the same way.
 //!
-//! A door notes its sessions here and takes them out again; clones share the list, so that
-//! one door can show the clients of another without knowing it.
+//! A listener adds its sessions here and removes them again; clones share the list, so that one
+//! listener can show the clients of another without knowing it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -113,7 +113,7 @@ impl Drop for Counted {
     }
 }
 
-/// The sessions of a door. Clones share them.
+/// The sessions of a listener. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Sessions {
     inner: Arc<Inner>,
@@ -130,7 +130,7 @@ impl Sessions {
         self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A list of its own for another door, whose sessions have other numbers than those here.
+    /// A list of its own for another listener, whose sessions have other numbers than those here.
     #[must_use]
     pub(crate) fn neighbour(&self) -> Self {
         let last_number = Arc::clone(&self.inner.last_number);

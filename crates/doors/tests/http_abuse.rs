@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use http::{Client, Request, Server};
 use serde_json::json;
 
-/// A server that waits for nobody for long.
+/// A server with short timeouts.
 fn impatient() -> Server {
     Server::with(|http, _| {
         http.head_timeout = Duration::from_millis(300);
@@ -257,7 +257,8 @@ fn lines_end_well_when_the_client_accepts_gzip() {
     let plain = server.send(&one.clone().header("Accept-Encoding", "identity")).is(200);
     let packed = server.send(&one.header("Accept-Encoding", "gzip")).is(200);
     assert_eq!(packed.header("content-encoding"), Some("gzip"));
-    // The second answer says `true` where the first says `false`, and has counted the other way round.
+    // The second answer says `true` where the first says `false`, and has counted the other way
+    // round.
     let duplicate = "\"position\":null".len() - "\"position\":2".len() - 1;
     assert_eq!(whole_length(&packed.body), plain.body.len() + duplicate);
     let plain = server.send(&lines("GET")).is(200);

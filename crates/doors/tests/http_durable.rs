@@ -387,7 +387,7 @@ fn a_stream_with_a_time_to_live_ends_after_its_last_use_and_its_topic_with_it() 
     clock.advance(Duration::from_secs(50));
     assert_eq!(server.send(&request("HEAD", "brief")).is(200).header("stream-ttl"), Some("60"));
     clock.advance(Duration::from_secs(18));
-    // Nobody asks for it: it is swept.
+    // No request asks for it: it is swept.
     until("the topic is deleted", || server.broker.topic_place(&topic).is_err());
     until("its cells are gone", || server.broker.cells_under(b"http.stream/").is_empty());
     server.send(&request("HEAD", "brief")).is(404);

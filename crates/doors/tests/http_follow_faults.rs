@@ -18,7 +18,7 @@ use process::{files_max, memory};
 use serde_json::json;
 use streams::*;
 
-/// Publishes to a topic until told to stop, to whichever broker runs; counts what was accepted.
+/// Publishes to a topic until it is stopped, to the broker that runs; counts what was accepted.
 fn publish_through(brokers: &RwLock<Option<Broker>>, topic: &str, stop: &AtomicBool) -> u64 {
     let mut accepted = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -201,7 +201,7 @@ fn d11_a_reader_that_stops_reading_is_not_cut_off_costs_little_and_recovers() {
     });
 }
 
-/// Bytes that an open stream may cost the server, all told. Debug builds need more.
+/// Bytes that an open stream may cost the server in total. Debug builds need more.
 const STREAM_BYTES_MAX: u64 = 40 * 1024;
 
 /// The clients of the next test, in a process of their own: each process has its own limit of

@@ -164,7 +164,7 @@ fn h2_a_browser_that_does_not_say_who_asks_changes_nothing_by_get() {
     assert_eq!(server.get("/v1/topics/a").json()["next"], 1);
     server.get("/v1/topics/b").problem(404, "UnknownTopic");
     // What changes nothing may be looked at, typed addresses do what they say, and programs
-    // are no browsers.
+    // are not browsers.
     server.send(&browser("/topic/a/config")).is(200);
     for path in &changing[..3] {
         server.send(&browser(path).header("Sec-Fetch-Site", "none"));

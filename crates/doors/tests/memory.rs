@@ -417,7 +417,7 @@ fn h1_answers_that_are_not_taken_stay_within_the_budget() {
         assert!(world.budget.used() <= BUDGET + 16 * MIB, "{:?}", world.budget);
     }
     world.others_are_unhurt();
-    // Those that were refused are told so, behind the answers that there was memory for.
+    // Those that were refused get an error, behind the answers that there was memory for.
     let mut codes = std::collections::BTreeSet::new();
     for mut each in mute {
         each.stream.set_nonblocking(false).expect("a socket option");

@@ -192,7 +192,7 @@ fn c6_a_lease_that_runs_out_goes_to_another_and_the_late_ack_is_refused() {
     let got = take(&mut slow, 2);
     let mut other = server.peer();
     join(&mut other, "other", 100);
-    // Whoever of the two gets them, it is the second attempt.
+    // Whichever of the two gets them, it is the second attempt.
     slow.send(GroupCredit { member, window: 0 });
     let again = take(&mut other, 2);
     assert!(again.iter().all(|(lease, _)| lease.attempt >= 2), "{again:?}");

@@ -10,7 +10,7 @@ use gapless_core::{Message, PublishOptions};
 use gapless_protocol::*;
 use process::{files_max, memory};
 
-/// Bytes that an idle connection with a subscription may cost the server, all told.
+/// Bytes that an idle connection with a subscription may cost the server in total.
 const CONNECTION_BYTES_MAX: u64 = 4 * 1024;
 /// Connections that are measured, if so many files may be open: each end is one. So many that a
 /// megabyte or two which the process takes once meanwhile does not count much.

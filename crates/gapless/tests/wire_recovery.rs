@@ -134,7 +134,7 @@ struct World {
     acked: [Mutex<BTreeMap<u64, String>>; 2],
     acks: watch::Sender<u64>,
     cuts: AtomicU64,
-    /// Places that somebody was at: the token, and the seq after it.
+    /// Places of subscribers: the token, and the seq after it.
     places: [Mutex<Vec<(Token, u64)>>; 2],
     stop: watch::Sender<bool>,
     /// The last seq of each topic, when nothing more comes.
@@ -248,7 +248,7 @@ impl Seen {
         if let Some(next) = self.next {
             // A token is a position. When the messages around it are purged, the broker no
             // longer knows its seq and tells of the gap from a bound below it: what was seen
-            // may be told again there, but only right after a resume, and never less.
+            // may be reported again there, but only right after a resume, and never less.
             let resumed = self.resumed && from.is_none_or(|from| from <= next);
             assert!(from == Some(next) || resumed, "no hole and no overlap: {gap:?}, {next}");
             assert!(next <= to, "a gap is ahead: {gap:?}, {next}");

@@ -2,8 +2,8 @@
 //!
 //! The offset is a row of the database, moved by compare-and-set: two instances can never both
 //! move it. Only the one with the lease reads; another waits and takes over. Work and offset
-//! can share a transaction ([`Consumer::done_in`]), which makes the work exactly once; without
-//! one it is at least once, and [`processed_once`] recognises repeats.
+//! can share a transaction ([`Consumer::done_in`]), which makes it exactly-once; without one it is
+//! at-least-once, and [`processed_once`] recognises repeats.
 
 use std::str::FromStr;
 
@@ -79,7 +79,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Makes a consumer; it connects when it is first used.
+    /// Creates a consumer; it connects when it is first used.
     ///
     /// # Errors
     /// When the name is empty or too long.
@@ -334,7 +334,7 @@ async fn move_offset(
     Ok(!moved.is_empty())
 }
 
-/// Tells the database about a reader whose offset is kept elsewhere, for the list of consumers.
+/// Records in the database a reader whose offset is kept elsewhere, for the list of consumers.
 /// It may be late or lost: nothing but the list depends on it.
 pub struct Mirror {
     database: Database,
@@ -348,7 +348,7 @@ impl Mirror {
         Self { database, consumer: consumer.to_owned(), session: None }
     }
 
-    /// Tells how far the reader is.
+    /// Records how far the reader is.
     ///
     /// # Errors
     /// When the database cannot be reached or written.

@@ -15,7 +15,7 @@ pub struct Event<'a> {
     pub key: Option<&'a str>,
     /// What happened to what the key names.
     pub op: Op,
-    /// The id by which consumers know it again; made up if there is none.
+    /// The id by which consumers recognise it; generated if there is none.
     pub event_id: Option<&'a str>,
     /// What kind of thing it is.
     pub kind: Option<&'a str>,

@@ -2,12 +2,12 @@
 //! and notifies. The only notification of the whole system comes from here.
 //!
 //! A look reads the last number drawn and then the holders, in one transaction. It, and the
-//! publishing, carry the life of the server they were made in (an unlogged row, which a crash
+//! publishing, carry the life of the server in which they began (an unlogged row, which a crash
 //! empties): what was read in another life is thrown away. A bound waits for the disk on a
 //! connection of its own, while the fence looks on: only the newest is published then.
 //!
 //! What is settled is decided by `gapless_core::outbox::fence`. Beside the loop, partitions are
-//! made ahead and old ones dropped, and the state is measured.
+//! created ahead and old ones dropped, and the state is measured.
 
 use std::time::Duration;
 
@@ -177,7 +177,7 @@ async fn stored(session: &Session, schema: &str) -> Result<u64, OutboxError> {
     Ok(unsigned(session.one(&sql, &[]).await?.get(0)))
 }
 
-/// The life of the server, the last number drawn and who holds the lock; `None` if the life is
+/// The life of the server, the last number drawn and the holders of the lock; `None` if the life is
 /// new.
 async fn look(
     session: &Session,
@@ -250,7 +250,7 @@ async fn tend(database: &Database, lease: &Lease) -> Result<(), OutboxError> {
     Ok(())
 }
 
-/// Makes partitions ahead and removes what is older than the retention.
+/// Creates partitions ahead and removes what is older than the retention.
 async fn keep(session: &Session, names: &Names) -> Result<(), OutboxError> {
     let schema = &names.schema;
     let bounded = |call: &str| {

@@ -12,7 +12,7 @@ use crate::session::Session;
 /// The version of the tables that this program creates and knows.
 pub const VERSION: i32 = 1;
 
-/// How the version before is made into each one; the first creates everything.
+/// The SQL that upgrades the version before to each one; the first creates everything.
 const STEPS: [&str; VERSION as usize] = [include_str!("sql/v1.sql")];
 
 /// How a new outbox shall be.

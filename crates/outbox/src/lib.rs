@@ -1,4 +1,4 @@
-//! An outbox in PostgreSQL: rows written in the transaction of the data they tell of, read by
+//! An outbox in PostgreSQL: rows written in the transaction of the data that they describe, read by
 //! every consumer in the order of their numbers, none skipped.
 //!
 //! ```no_run
@@ -18,9 +18,9 @@
 //! ```
 //!
 //! One process runs the fence ([`run_fence`], also `gapless outbox fence`); any number of
-//! consumers read. What is settled, who owns what, and whether a consumer may go on is decided
-//! by the machines of `gapless_core::outbox`; here are SQL, connections and time. Nothing here
-//! needs a broker: moving rows into topics is `gapless-relay`.
+//! consumers read. What is settled, which process owns the work, and whether a consumer may go on
+//! is decided by the machines of `gapless_core::outbox`; here are SQL, connections and time.
+//! Nothing here needs a broker: moving rows into topics is `gapless-relay`.
 
 mod clock;
 mod consumer;

@@ -147,7 +147,7 @@ impl Reader {
     /// What the database says about itself now.
     ///
     /// # Errors
-    /// When it cannot be reached, or is no outbox.
+    /// When it cannot be reached, or is not an outbox.
     pub async fn source(&mut self) -> Result<Source, OutboxError> {
         let connected = self.connect().await?;
         let source = read_source(&connected.session, &connected.names).await;
@@ -220,7 +220,7 @@ impl Reader {
         Ok(Some(Batch { epoch, after: place.seq, through, rows }))
     }
 
-    /// Tells of trouble that passes, and waits a little longer each time.
+    /// Reports a temporary error, and waits a little longer each time.
     pub async fn trouble(&mut self, error: &OutboxError) {
         let wait = self.retries.failed();
         let server = self.database.server().to_owned();
@@ -257,7 +257,7 @@ impl Reader {
     async fn listen(&mut self, session: &Session, names: &Names) -> bool {
         let probe = format!("{}_probe_{:016x}", names.schema, random("probe"));
         let sql = format!("LISTEN {}; LISTEN {probe}", names.channel);
-        // A standby refuses to listen. That is no trouble: it is looked at often enough.
+        // A standby refuses to listen. That does no harm: it is polled often enough.
         let asked = session.run(&sql).await.is_ok();
         if asked {
             // From another connection: a pooler hands on what comes while a statement runs.

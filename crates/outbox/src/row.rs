@@ -39,7 +39,7 @@ impl Op {
 /// The content of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// There is none: what the row tells of is in the data.
+    /// There is none: what the row describes is in the data.
     None,
     /// These bytes.
     Bytes(Bytes),
@@ -64,7 +64,7 @@ pub struct Row {
     pub key: Option<String>,
     /// Why it happened.
     pub reason: Option<String>,
-    /// When what it tells of was created.
+    /// When what it describes was created.
     pub created_at: Timestamp,
     /// When the row was written.
     pub ingested_at: Timestamp,

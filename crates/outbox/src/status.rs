@@ -1,4 +1,4 @@
-//! How an outbox stands: what is settled, who lags, and who holds everything up.
+//! The state of an outbox: what is settled, which consumers lag, and what holds them up.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,11 +26,11 @@ pub struct Status {
     pub standby: bool,
     /// How long rows are kept.
     pub retention: Duration,
-    /// Who runs the fence, if anyone does.
+    /// The process that runs the fence, if there is one.
     pub fence_owner: Option<String>,
-    /// Everyone who reads, by name.
+    /// All readers, by name.
     pub consumers: Vec<ConsumerStatus>,
-    /// Who keeps rows from being settled.
+    /// What keeps rows from being settled.
     pub culprit: Option<Culprit>,
 }
 
@@ -101,7 +101,7 @@ impl Observer {
     /// How the outbox stands now.
     ///
     /// # Errors
-    /// When it cannot be reached, or is no outbox.
+    /// When it cannot be reached, or is not an outbox.
     pub async fn status(&mut self) -> Result<Status, OutboxError> {
         if self.session.is_none() {
             let session = self.database.connect().await?;
@@ -117,7 +117,7 @@ impl Observer {
     }
 }
 
-/// A time in milliseconds, as SQL makes it.
+/// A time in milliseconds, as SQL returns it.
 fn ms(row: &tokio_postgres::Row, at: usize) -> Duration {
     Duration::from_millis(row.get::<_, Option<i64>>(at).map_or(0, unsigned))
 }
@@ -232,7 +232,7 @@ async fn culprit(session: &Session, names: &Names) -> Result<Option<Culprit>, Ou
     }))
 }
 
-/// Tells the recorder of metrics what each means.
+/// Describes each metric to the recorder.
 pub(crate) fn describe() {
     describe_gauge!("gapless_outbox_safe_seq", "Rows of the outbox up to it are settled.");
     describe_gauge!("gapless_outbox_unsettled", "Numbers drawn that are not settled.");

@@ -3,7 +3,7 @@
 //! `[len:4LE][type:1][msgId:16][corrId:16][subjectLen:2LE][subject:utf8][payloadLen:4LE]
 //! [payload]`, where `len` counts the bytes after itself (E2). The three lengths say the same
 //! thing twice; a frame in which they disagree is refused, and each is refused as soon as it
-//! can be seen, before anything is kept for it. After that nobody knows where the next frame
+//! can be seen, before anything is kept for it. After that it is unknown where the next frame
 //! begins, so the connection ends.
 //!
 //! The decoder takes no memory: subject and payload are slices of what was read. What a frame
@@ -14,7 +14,7 @@ use gapless_core::NAME_BYTES_MAX;
 
 use crate::errors::ErrorCode;
 
-/// Longest frame, all of it: what one peer may make the other hold.
+/// Longest frame, all of it: the most that one peer can force the other to buffer.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The lowest limit that can be set: hello, error and every other small verb fit into it.
 pub const FRAME_BYTES_MIN: usize = 8 * 1024;
@@ -96,7 +96,7 @@ pub struct Frame {
     pub payload: Bytes,
 }
 
-/// Why bytes are no frame. The place of the next frame is then unknown, so the connection
+/// Why bytes are not a valid frame. The place of the next frame is then unknown, so the connection
 /// must end; what was asked before and not answered is as unknown as after any lost
 /// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -299,8 +299,8 @@ impl Decoder {
         }))
     }
 
-    /// How many bytes are missing until the next frame is whole, as far as can be told: a
-    /// hint for reading, never above the limit.
+    /// How many bytes are missing until the next frame is whole, as far as is known: a hint for
+    /// reading, never above the limit.
     ///
     /// # Errors
     /// As [`Decoder::decode`].

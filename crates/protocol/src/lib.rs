@@ -1,7 +1,7 @@
 //! The native protocol of gapless: bytes to values and back.
 //!
 //! A [`Frame`] is the envelope (requirement E2), a [`Verb`] is what is in it. Both go both
-//! ways in one place, so that a client, a door and a test cannot disagree. `docs/protocol.md`
+//! ways in one place, so that clients, servers and tests cannot disagree. `docs/protocol.md`
 //! shows every byte; `docs/protocol-vectors.json` has an example of each verb.
 //!
 //! ```

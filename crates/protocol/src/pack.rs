@@ -21,8 +21,8 @@ const STORED_PER_LEASED_MAX: u64 = 2;
 /// is the rest, if any. `before` is the position of the subscription's token before them.
 ///
 /// # Errors
-/// When not even one message is within the limit, or a batch is damaged. Who has too little
-/// credit in bytes for the next message asks again with the frame's limit: it is then sent
+/// When not even one message is within the limit, or a batch is damaged. A caller that has too
+/// little credit in bytes for the next message asks again with the frame's limit: it is then sent
 /// alone.
 pub fn cut_messages(
     mut messages: Messages,
@@ -48,7 +48,7 @@ pub fn cut_messages(
         messages.batches = front;
         return Ok((messages, None));
     };
-    // Where seqs between the last batch and the next one stood is not known; the rest tells of
+    // Where seqs between the last batch and the next one stood is not known; the rest accounts for
     // them, so that the token after the front covers all that the front accounts for.
     let to = front.range().map_or(first.prev(), |(_, last)| last);
     let seen = front.views().last().map_or(before, |last| last.header().last_position());

@@ -1,6 +1,6 @@
-//! Runs: publishes that came one by one, taken together.
+//! Runs: single publishes joined into one batch.
 //!
-//! Who is busy sends many publishes of one message each, and they arrive many at a time. Those
+//! A busy client sends many publishes of one message each, and they arrive many at a time. Those
 //! that are for one topic under the same options become the records of one batch, so that
 //! what a batch costs is paid once; each still has its own ack. A run never fails: what is not
 //! a plain publish ends it, and is decoded as any other frame.

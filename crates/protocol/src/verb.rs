@@ -18,7 +18,7 @@ use crate::kind::Kind;
 use crate::verbs::{ack, follow, group, group_admin, lookup, publish, session, topics};
 use crate::wire::{self, Reader};
 
-/// Why a frame is no verb. Nothing was done, and the connection can go on.
+/// Why a frame is not a valid verb. Nothing was done, and the connection can go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbError {
@@ -80,7 +80,7 @@ pub enum VerbError {
     /// A topic name is none.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The subject is no pattern.
+    /// The subject is not a valid pattern.
     #[error(transparent)]
     Pattern(#[from] PatternError),
     /// The settings cannot be read or make no sense.

@@ -15,7 +15,7 @@ use gapless_core::{Durability, Fate, Position, Seq, TopicName};
 use crate::verb::VerbError;
 
 /// The largest seq or position on the wire. The upper half of the numbers does not exist, so
-/// that no sum of a number and a count can run over, whatever a peer sends.
+/// that no sum of a number and a count can overflow, even if a peer sends invalid numbers.
 pub const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// What is known of a list before it is read.

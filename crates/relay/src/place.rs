@@ -59,7 +59,7 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// From what a cell holds; `None` if that is no place.
+    /// From the value of a cell; `None` if that is not a valid place.
     pub(crate) fn read(cell: Option<Bytes>) -> Option<Self> {
         match cell {
             None => Some(Self { kept: Kept::default(), expect: ExpectCell::Absent }),

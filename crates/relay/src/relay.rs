@@ -23,7 +23,7 @@ use crate::target::{Step, Target, TargetError};
 const TOPICS_MAX: usize = 256;
 /// After how many numbers without rows the offset is moved all the same.
 const EMPTY_NUMBERS_MAX: u64 = 1_000;
-/// Largest payload of a dead letter, in bytes: it has to fit whatever the limit was.
+/// Largest payload of a dead letter, in bytes: it has to fit under any limit.
 const DEAD_PAYLOAD_MAX: usize = 64 * 1024;
 /// How often the database is informed how far the relay is.
 const MIRROR_EVERY: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ impl RelayOptions {
     /// A relay of this name.
     ///
     /// # Errors
-    /// When the prefix makes no topic names.
+    /// When the prefix gives no valid topic names.
     pub fn new(name: &str, prefix: &str) -> Result<Self, gapless_core::NameError> {
         let dead_letters = TopicName::parse(&format!("{prefix}outbox.dead"))?;
         let naming = Naming { prefix: prefix.to_owned(), dead_letters };
@@ -277,7 +277,7 @@ impl Relay {
     }
 }
 
-/// Tells the database now and then how far the relay is, for the list of consumers.
+/// Records in the database now and then how far the relay is, for the list of consumers.
 async fn keep_mirror(
     database: Database,
     name: String,

@@ -2,7 +2,7 @@
 //!
 //! The rule: taking some messages costs as much as they are, however many others lie in the
 //! same batch. So a batch is shared only if at least half of it is wanted; of others the wanted
-//! messages are copied, found by a table of where each record begins, which is made once.
+//! messages are copied, found by a table of where each record begins, which is built once.
 
 use std::num::NonZeroU128;
 
@@ -43,7 +43,7 @@ struct Place {
     part: usize,
     from: usize,
     to: usize,
-    /// Where its records begin; made when single ones are wanted.
+    /// Where its records begin; built when single ones are wanted.
     starts: Option<Box<[u32]>>,
 }
 

@@ -101,7 +101,7 @@ fn one_message_of_a_large_batch_costs_as_much_as_one_of_a_small() {
         assert_eq!(seqs(&messages, &taken), [seq]);
         assert!(messages.bytes() < 200, "only what is wanted travels");
     }
-    // Each record is looked at when the table is made, and when it is taken.
+    // Each record is looked at when the table is built, and when it is taken.
     assert!(work <= 4 * COUNT, "{work} steps for {COUNT} messages");
     assert_eq!((ahead.buffers.len(), ahead.bytes), (0, 0), "what is handed out is let go");
 }
@@ -153,8 +153,8 @@ fn what_is_read_again_fills_the_space_between_what_is_there() {
 }
 
 proptest! {
-    /// Whatever is read in whatever pieces, and whatever is asked for: each message that is
-    /// there and wanted comes once, and no other counts as found.
+    /// For any pieces read and any request: each message that is present and wanted comes once, and
+    /// no other counts as found.
     #[test]
     fn what_is_found_is_what_was_asked_for(
         kept in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.8), 1..12), 1..8),

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) bodies: Arc<AtomicU64>,
     /// Ids of delayed messages that may still wait.
     pub(crate) scheduled: Vec<u64>,
-    /// Whether dead letters are driven again; without, no message is in its topic twice.
+    /// Whether dead letters are redriven; without, no message is in its topic twice.
     pub(crate) letters: bool,
 }
 
@@ -75,7 +75,7 @@ impl Caller {
         Self { shared, dice, workers: Vec::new(), calls: Vec::new(), scheduled }
     }
 
-    /// Does so many things. Gives what it was told, and lets its members go as the seed says.
+    /// Makes so many calls. Returns the answers, and lets its members go as the seed says.
     pub(crate) fn run(mut self, acts: usize) -> Vec<Call> {
         for _ in 0..acts {
             self.act();
@@ -136,7 +136,7 @@ impl Caller {
             89..91 => self.go(),
             91..94 if self.shared.letters => self.letters(),
             94..96 => {
-                // What it is told is not part of any promise; it must not disturb.
+                // The answer is not part of any promise; the call must not disturb.
                 let _ = self.shared.broker.seal();
             }
             96 => {
@@ -501,7 +501,7 @@ fn published(told: Result<PublishAck, gapless_core::PubSubError>) -> (Fate, Opti
 
 fn place_of(ack: &PublishAck) -> Option<Place> {
     let ack = ack.accepted()?;
-    // Nobody has the topic: it was routed as a subject, and kept nowhere.
+    // The topic does not exist: it was routed as a subject, and kept nowhere.
     if ack.position.0 == 0 {
         return None;
     }

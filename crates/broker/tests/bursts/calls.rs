@@ -1,4 +1,4 @@
-//! What callers asked for in a burst, when, and what they were told.
+//! What callers asked for in a burst, when, and the answers they got.
 //!
 //! A call lies between two stamps of one counter. Two calls that overlap may have taken effect
 //! in either order; one that began after another ended came after it.
@@ -7,7 +7,7 @@ use gapless_broker::GroupError;
 use gapless_broker::TopicError;
 use gapless_core::{Durability, Fate as Happened, GroupSettings, PubSubError, TopicSettings};
 
-/// What became of a call, as far as its caller was told.
+/// The outcome of a call, as far as its caller knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Done,
@@ -24,7 +24,7 @@ pub(crate) struct Call {
     pub(crate) what: What,
 }
 
-/// What was asked for. Topics, groups and cells are told by their index.
+/// What was asked for. Topics, groups and cells are named by their index.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     /// Created or configured; without settings deleted. The number is that of the topic.
@@ -80,7 +80,7 @@ pub(crate) enum What {
         group: usize,
         position: u64,
     },
-    /// Dead letters were driven again or removed.
+    /// Dead letters were redriven or removed.
     Letters,
 }
 

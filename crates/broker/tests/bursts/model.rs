@@ -98,7 +98,7 @@ struct Scheduled {
 struct History {
     /// Positions that may not come again, and when they were ended.
     ended: BTreeMap<u64, (u64, u64)>,
-    /// Positions that were handed out or ended, as far as anybody knows.
+    /// Positions that were handed out or ended, as far as callers know.
     touched: BTreeSet<u64>,
 }
 
@@ -257,7 +257,7 @@ impl Model {
             let fits = paused.is_none() || was.is_none() || may_be.contains(&paused);
             assert!(fits, "g{at} is paused: {paused:?}, not of {may_be:?}");
         }
-        // What must never come again, unless the group began anew since.
+        // What must never be redelivered, unless the group was reset since.
         let anew = calls.iter().filter(|call| {
             matches!(call.what, What::Reset { group } if group == at) && call.may_count()
         });

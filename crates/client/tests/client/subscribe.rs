@@ -159,7 +159,7 @@ async fn d11_a_slow_user_is_sent_no_more_than_a_window() {
     got(&mut subscription).await;
     let (Verb::Credit(credit), _) = peer.expect("Credit").await else { panic!("a credit") };
     assert_eq!(credit.messages, 5);
-    // After a lost connection only what the user has taken is allowed anew.
+    // After a lost connection only what the user has taken is granted again.
     got(&mut subscription).await;
     drop(peer);
     let (again, _) = server.welcome().await.subscribe().await;

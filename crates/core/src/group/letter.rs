@@ -1,4 +1,4 @@
-//! A dead letter, and which of them somebody means: the same for broker, wire and client.
+//! A dead letter, and a filter that selects some of them: the same for broker, wire and client.
 
 use alloc::string::String;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ pub struct DeadLetter {
     pub origin: Seq,
     /// How often it was tried.
     pub attempts: u32,
-    /// What the last one who tried said.
+    /// The error of the last attempt.
     pub error: String,
     /// When it failed for the first time.
     pub first_failed: Timestamp,
@@ -45,7 +45,7 @@ pub struct LetterFilter {
     pub key: Option<Bytes>,
 }
 
-/// Dead letters that are driven again little by little.
+/// Dead letters that are redriven gradually.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redrive {
     /// Which.

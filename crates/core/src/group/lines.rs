@@ -57,7 +57,7 @@ impl Lines {
         }
     }
 
-    /// Takes a message out of its line, and tells the first that is left.
+    /// Takes a message out of its line, and returns the first that is left.
     pub(super) fn remove(&mut self, key: NonZeroU128, at: Position) -> Option<Position> {
         let line = self.lines.get_mut(&key)?;
         if at != line.head {

@@ -1,8 +1,8 @@
 //! What a group writes down: the changes that must survive.
 //!
 //! One format serves the journal and checkpoints: an entry holds the changes of one call, a
-//! checkpoint those that would lead to the state as it is. Positions are told by their
-//! distance from the one before, so that an ack of neighbours takes a few bytes.
+//! checkpoint those that would lead to the state as it is. Positions are encoded as the distance
+//! from the one before, so that an ack of neighbours takes a few bytes.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -26,7 +26,7 @@ pub const ERROR_BYTES_MAX: usize = 1024;
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// The group was made.
+    /// The group was created.
     Created {
         /// Its name.
         name: TopicName,
@@ -34,7 +34,7 @@ pub enum Op {
         settings: Box<GroupSettings>,
         /// Everything up to here counts as done.
         floor: Position,
-        /// What was gone up to here when it began is no gap.
+        /// What was gone up to here when it began does not count as a gap.
         forgiven: Position,
     },
     /// It was given other settings.
@@ -64,23 +64,23 @@ pub enum Op {
         /// Up to where.
         forgiven: Position,
     },
-    /// It begins anew after this position.
+    /// It starts again after this position.
     Reset {
         /// Everything up to here counts as done.
         floor: Position,
-        /// What was gone up to here is no gap.
+        /// What was gone up to here does not count as a gap.
         forgiven: Position,
     },
     /// A gap stopped it.
     Stopped(Stop),
-    /// These dead letters were driven again or removed.
+    /// These dead letters were redriven or removed.
     LettersEnded {
         /// The first.
         first: Seq,
         /// The last.
         last: Seq,
     },
-    /// Dead letters are driven again little by little; none any more.
+    /// Dead letters are redriven gradually; or no more of them.
     Redrive(Option<Box<Redrive>>),
 }
 
@@ -95,7 +95,7 @@ pub struct Failure {
     pub due: Timestamp,
     /// When it failed for the first time.
     pub first_at: Timestamp,
-    /// What the last one who failed said.
+    /// The error of the last failure.
     pub error: Arc<str>,
 }
 
@@ -174,7 +174,7 @@ impl OpWriter {
                 self.out.push(tag::FAILED);
                 self.range(first.0, last.0);
                 self.number(u64::from(failure.attempts));
-                // The error of the failure before is not told again.
+                // The error of the failure before is not encoded again.
                 let same = self.error.as_ref() == Some(&failure.error);
                 self.out.push(u8::from(failure.dead) | u8::from(same) << 1);
                 self.number(failure.due.0);
@@ -246,7 +246,7 @@ impl OpWriter {
         self.out.extend_from_slice(&bytes);
     }
 
-    /// Both ends, the first by its distance from the last one told, forwards or back.
+    /// Both ends, the first as its distance from the last one encoded, forwards or back.
     fn range(&mut self, first: u64, last: u64) {
         let distance = first.wrapping_sub(self.at).cast_signed();
         let folded = ((distance << 1) ^ (distance >> 63)).cast_unsigned();
@@ -256,7 +256,7 @@ impl OpWriter {
     }
 }
 
-/// Why bytes are no changes of a group.
+/// Why bytes are not valid changes of a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("change {index} of a group cannot be read: {why}")]
 pub struct OpError {
@@ -403,7 +403,7 @@ impl Iterator for OpReader<'_> {
         self.index += 1;
         let op = self.op();
         if op.is_none() {
-            // What follows cannot be told apart from it.
+            // What follows cannot be distinguished from it.
             self.rest = &[];
         }
         let why = || alloc::format!("kind {tag} is unknown, or it is damaged");

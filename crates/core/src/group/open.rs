@@ -4,7 +4,7 @@
 //! A run is a message or several that lie next to each other, in their topic and in the
 //! journal, and share one fate. It is known by its *last* position, so that acks in order
 //! shorten it at its front without touching any index. Every index is exact: [`Open::check`]
-//! makes them anew and compares.
+//! rebuilds them and compares.
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
@@ -221,7 +221,7 @@ impl Open {
         self.moved(last, count, (before, state));
     }
 
-    /// Tells counts and indexes of another state.
+    /// Updates counts and indexes to another state.
     fn moved(&mut self, last: Position, count: u64, (before, state): (State, State)) {
         self.touch();
         *self.counts.of(before) -= count;

@@ -186,7 +186,7 @@ impl Both {
                     assert_eq!(granted.deadline, now.after(self.group.settings.lease));
                     let Lease { first, last, attempt } = granted.lease;
                     assert_eq!(granted.seq.0, first.0, "seqs go with their positions");
-                    // Only neighbours without holes are told as one.
+                    // Only neighbours without holes are recorded as one.
                     got.extend((first.0..=last.0).map(|each| (Position(each), attempt)));
                     if first != last {
                         assert!(self.group.settings.mode != Mode::Keyed || granted.topic.0 == 1);

@@ -79,7 +79,7 @@ pub enum Input {
         life: Life,
         /// The last number drawn.
         drawn: u64,
-        /// Who held the lock after that.
+        /// The transactions that held the lock after that.
         holders: Vec<Holder>,
     },
 }
@@ -137,7 +137,7 @@ impl Fence {
         self.safe
     }
 
-    /// Who keeps the bound below the last number drawn, if anyone does.
+    /// What keeps the bound below the last number drawn, if anything does.
     pub fn culprit(&self) -> Option<Culprit> {
         let memory = self.memory.as_ref().filter(|memory| memory.drawn > self.safe)?;
         let (id, held) = memory.held.iter().min_by_key(|(_, held)| (held.floor, held.since))?;

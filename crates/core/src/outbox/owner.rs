@@ -1,9 +1,9 @@
-//! Who does a work that one does at a time: the fence of an outbox, a consumer.
+//! Ownership of work that one process does at a time: the fence of an outbox, a consumer.
 //!
 //! A lease in the database is asked for again and again. It is held from the time it was
-//! *asked for*, by the clock of the one who asks, so that it ends here no later than there.
-//! An owner asks again after a third of the lease; the others ask when the lease of the owner
-//! may have ended, at the latest after a third of a lease.
+//! *asked for*, by the clock of the process that asks, so that it ends here no later than in the
+//! database. An owner asks again after a third of the lease; the others ask when the lease of the
+//! owner may have ended, at the latest after a third of a lease.
 //!
 //! Two owners do no harm (bounds are true, offsets move by compare-and-set): the lease saves
 //! work. Asking is not here.

@@ -107,7 +107,7 @@ pub enum PlaceError {
 }
 
 impl Source {
-    /// What one who stands at this place may do.
+    /// What a consumer at this place may do.
     ///
     /// # Errors
     /// When going on would skip or repeat rows without saying so.

@@ -1,7 +1,7 @@
 //! The state of a topic as bytes, for checkpoints: a version, the numbers, then the ids
 //! oldest first.
 //!
-//! Reading refuses whatever could not have been written, so that a damaged checkpoint is
+//! Reading refuses what could not have been written, so that a damaged checkpoint is
 //! noticed here and not by a hole in the numbers later.
 
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ const VERSION: u8 = 1;
 /// A `next` beyond this cannot have been counted up to; it is damage.
 const NEXT_MAX: u64 = u64::MAX / 2;
 
-/// Why bytes are no state of a topic. There is no topic then.
+/// Why bytes are not a valid state of a topic. No topic was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicStateError {

@@ -1,4 +1,4 @@
-//! What holds for all paths: which requests are let in, and what every answer has.
+//! What holds for all paths: which requests are admitted, and what every answer has.
 //!
 //! It is one layer of functions rather than a layer for each, since a layer moves the request
 //! into another allocation.
@@ -13,7 +13,7 @@ use crate::http::problem::Problem;
 use crate::http::server::Shared;
 use crate::http::{authorization, body, origin, problem, publish};
 
-/// Around all paths of a door that has its broker.
+/// Around all paths of a listener that has its broker.
 pub(crate) async fn around(
     State(shared): State<Arc<Shared>>,
     mut request: Request,

@@ -1,8 +1,8 @@
 //! Who sends a request: by a header, a cookie, a ticket or a certificate.
 //!
-//! `Authorization: Bearer` wins, then the `ticket` of the address, which is for what browsers cannot add
-//! a header to, then the certificate of the connection, then the cookie of the page. A request that
-//! proves nothing is anonymous; a proof that is not good is refused, never ignored.
+//! `Authorization: Bearer` wins, then the `ticket` of the address, which is for what browsers
+//! cannot add a header to, then the certificate of the connection, then the cookie of the page. A
+//! request without a credential is anonymous; a bad credential is refused, never ignored.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub(crate) const COOKIE: &str = "gapless_login";
 /// The parameter that holds a ticket.
 const TICKET: &str = "ticket";
 
-/// Finds out who asks, and notes it in the request. One who proves nothing, though that is required,
-/// comes no further than to what needs no proof; a proof that is not good comes nowhere.
+/// Authenticates a request, and notes the identity in it. A request without a credential, if one is
+/// required, reaches only the paths that need none; one with a bad credential is refused.
 pub(crate) fn let_in(shared: &Shared, request: &mut Request) -> Result<(), Refused> {
     match identify(shared, request) {
         Ok(caller) => {
@@ -55,7 +55,7 @@ fn identify(shared: &Shared, request: &Request) -> Result<Caller, Refused> {
     let ticket = ticket_of(request);
     let certificate = request.extensions().get::<Arc<Certificate>>();
     let proof = if headers.contains_key(header::AUTHORIZATION) {
-        // What is no bearer token is none of ours.
+        // Anything but a bearer token is ignored.
         Proof::Token(bearer(headers).unwrap_or(""))
     } else if let Some(ticket) = &ticket {
         Proof::Ticket(ticket)

@@ -44,7 +44,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Shared>> for Json<T> {
 
 /// Reads a JSON object, and says where it is wrong.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Members could also be read from an array, in their order; nobody means that.
+    // serde would also accept an array with the members in their order; refuse that.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::bad_request("the body is a JSON array; send an object"));
     }
@@ -79,8 +79,8 @@ pub(crate) fn in_words(why: &serde_json::Error) -> String {
     format!("{found}, expected {expected}{place}")
 }
 
-/// Reads a body to its end. A body of one piece is not copied. What is returned counts in the budget
-/// until the last part of it is dropped.
+/// Reads a body to its end. A body of one piece is not copied. What is returned counts in the
+/// budget until the last part of it is dropped.
 pub(crate) async fn read(body: Body, shared: &Shared) -> Result<Bytes, Problem> {
     let bytes_max = shared.options.body_bytes_max;
     let too_large = || {
@@ -191,7 +191,7 @@ impl Upload {
     }
 }
 
-/// The problem of a request for which there is no memory.
+/// The problem for a request that exceeds the memory for bodies.
 pub(crate) fn out_of_memory(short: &OutOfMemory) -> Problem {
     Problem::new(ErrorCode::OutOfMemory, short)
 }
@@ -249,8 +249,8 @@ pub(crate) fn is_lines(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A body that fails when it does not arrive in time. The timer is made when it first has to
-/// be waited for, which most bodies never have.
+/// A body that fails when it does not arrive in time. The timer is created when the body first has
+/// to be waited for, which is rare.
 struct InTime {
     inner: Body,
     limit: Duration,

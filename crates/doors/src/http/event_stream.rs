@@ -1,7 +1,7 @@
-//! Server-Sent Events as the body of a response, whatever the events are.
+//! Server-Sent Events as the body of a response, for any kind of event.
 //!
-//! A [`Feed`] makes the events; this adds what all streams share: a permit, the hint when to
-//! come back, comments that keep the connection alive, and an end when the door closes.
+//! A [`Feed`] produces the events; this adds what all streams share: a permit, the hint when to
+//! reconnect, comments that keep the connection alive, and an end when the listener closes.
 //!
 //! It is pulled: the feed is asked only when the connection can take more. So a slow reader
 //! costs one frame here and one buffer in the connection, and its feed stands still. The
@@ -66,7 +66,7 @@ impl Default for KeepAlive {
     }
 }
 
-/// The right to one of the door's streams, for as long as it is held.
+/// The right to one of the listener's streams, for as long as it is held.
 ///
 /// # Errors
 /// When as many are open as may be. Nothing was done.

@@ -96,12 +96,12 @@ async fn follow_pattern(
     follow(shared, caller, asked, upgrade, subscribe).await
 }
 
-/// What may be asked for, whatever is followed.
+/// The parameters of topics and patterns alike.
 struct Asked {
     from: From,
     format: Format,
     keep_alive: KeepAlive,
-    /// Who asks: its address, and what it calls itself.
+    /// The client: its address, and the name it gave.
     peer: String,
     agent: String,
 }

@@ -1,4 +1,4 @@
-//! Groups for programs: made, listed, described, configured, paused, reset, deleted.
+//! Groups for programs: created, listed, described, configured, paused, reset, deleted.
 //!
 //! Members take and ack messages in [`fetch`] and [`said`]; dead letters are in [`letters`].
 
@@ -121,8 +121,8 @@ async fn create(
     caller.may_all(Right::Subscribe, &settings.source)?;
     let broker = shared.broker.clone();
     let (was_there, info) = blocking(move || {
-        // Two who create at the same time may both be told that they did; both are right
-        // about what is there now.
+        // Of two requests that create at the same time both may be answered with `201`; both are
+        // right about what exists now.
         let was_there = broker.describe_group(&name).is_ok();
         broker.create_group(&name, settings).map(|info| (was_there, info))
     })

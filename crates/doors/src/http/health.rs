@@ -68,7 +68,7 @@ async fn about(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(about_json(&shared))
 }
 
-/// Who this is and how it is.
+/// The server's version and state.
 pub(crate) fn about_json(shared: &Shared) -> Value {
     let broker = &shared.broker;
     json!({

@@ -72,7 +72,7 @@ pub(crate) struct Incoming<'a> {
 
 /// Reads a message out of `bytes`, of which it shares what it can.
 pub(crate) fn message(bytes: &Bytes, now: Timestamp) -> Result<(Message, Option<Expect>), Problem> {
-    // Members could also be read from an array, in their order; nobody means that.
+    // serde would also accept an array with the members in their order; refuse that.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad_request("a message is a JSON object"));
     }
@@ -82,7 +82,7 @@ pub(crate) fn message(bytes: &Bytes, now: Timestamp) -> Result<(Message, Option<
 }
 
 impl Incoming<'_> {
-    /// The message, and what it expects. `share` makes bytes of a part of what was parsed.
+    /// The message, and what it expects. `share` turns a part of what was parsed into bytes.
     pub(crate) fn into_message(
         self,
         share: impl Fn(&[u8]) -> Bytes,

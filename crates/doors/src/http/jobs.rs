@@ -69,7 +69,7 @@ impl<S: Send + Sync> FromRequestParts<S> for JobPath {
     }
 }
 
-/// Who leads jobs here.
+/// The leader of jobs in this process.
 fn leader(shared: &Shared) -> Result<&Leader, Problem> {
     shared.jobs.as_ref().ok_or_else(|| {
         let detail = "this server leads no jobs (jobs.enabled)";

@@ -44,7 +44,7 @@ const BATCH_BYTES: usize = 512 * 1024;
 const IN_FLIGHT_MAX: usize = 64;
 /// Bytes that wait for their flush at a time, about.
 const IN_FLIGHT_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Refused lines after which the rest is not read: a client that sends rubbish is told so.
+/// Refused lines after which the rest is not read.
 const REFUSED_MAX: u64 = 1000;
 /// Bytes of answers after which they are sent, though more could be gathered.
 const ANSWER_BYTES: usize = 16 * 1024;
@@ -305,7 +305,7 @@ impl Intake {
         if publishing.rejected_with().is_none() || count == 1 {
             return self.wait_for(batch.first_line, count, batch.bytes, publishing);
         }
-        // One of them is the reason; each alone tells which.
+        // One of them is the reason; publishing each alone shows which.
         for (line, message) in (batch.first_line..).zip(batch.messages) {
             self.publish_one(line, message, None).await?;
         }
@@ -462,7 +462,7 @@ impl Answers {
                 self.delayed += 1;
                 self.put(&json!({ "line": line, "delayed": id.0, "due_ms": due.0 }));
             }
-            // Those were told when they were refused.
+            // Those were reported when they were refused.
             PublishAck::Rejected(reason) => self.problem(line, count, &(*reason).into()),
         }
     }

@@ -1,9 +1,9 @@
 //! `/metrics`: what the process recorded, and what is read from the broker at that moment.
 //!
 //! Numbers of single topics and groups, the distribution of flush times, and the process's own
-//! figures are read when they are asked for, so that what was deleted is gone at once and
-//! nothing is kept in vain. Which families there are is in `docs/metrics.md`, as a test holds
-//! it against the running server.
+//! figures are read when they are asked for, so that what was deleted is gone at once and nothing
+//! is kept without need. `docs/metrics.md` lists the families, and a test compares it with the
+//! running server.
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ struct Text(String);
 
 impl Text {
     fn family(&mut self, kind: &str, name: &str, help: &str) {
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 

@@ -1,4 +1,4 @@
-//! The HTTP door: REST, Server-Sent Events, WebSocket, Durable Streams, and the page.
+//! The HTTP API: REST, Server-Sent Events, WebSocket, Durable Streams, and the page.
 //!
 //! Each file with a `routes` function is one family of paths; `server` puts them together.
 //! Every error leaves as a problem (RFC 9457) with the number of the one list, by

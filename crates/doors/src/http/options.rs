@@ -1,16 +1,16 @@
-//! Every maximum of the HTTP door, with its unit and its reason.
+//! Every maximum of the HTTP listener, with its unit and its reason.
 
 use std::time::Duration;
 
 use crate::sockets::WRITE_TIMEOUT;
 use crate::{Budget, Connections, Tls};
 
-/// Limits of the HTTP door.
+/// Limits of the HTTP listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
     /// Most connections at the same time.
     pub connections_max: usize,
-    /// Most connections of all doors that share it.
+    /// Most connections of all listeners that share it.
     pub connections: Connections,
     /// Most streams (SSE, WebSocket, long polls) at the same time.
     pub streams_max: usize,
@@ -22,7 +22,7 @@ pub struct HttpOptions {
     pub head_timeout: Duration,
     /// How long a request's body may take to arrive.
     pub body_timeout: Duration,
-    /// The memory that connections of all doors share.
+    /// The memory that connections of all listeners share.
     pub memory: Budget,
     /// How long a client may take nothing of what is written to it.
     pub write_timeout: Duration,
@@ -33,11 +33,11 @@ pub struct HttpOptions {
     pub members_max: usize,
     /// How long such a member lives without a request, at least; and as long as a lease of it.
     pub member_idle: Duration,
-    /// How long connections get to finish when the door closes.
+    /// How long connections get to finish when the listener closes.
     pub drain: Duration,
     /// Most topics that `/metrics` shows one by one; with more, it shows none of them.
     pub metrics_topics_max: usize,
-    /// How often the state that the page shows is sampled, while somebody looks.
+    /// How often the state that the page shows is sampled, while a page is open.
     pub sample_interval: Duration,
     /// How long sampling goes on after the last one looked.
     pub sample_linger: Duration,

@@ -1,14 +1,14 @@
 //! Which web pages may use the server.
 //!
 //! A browser sends requests for any page to any server it can reach, a server on the same
-//! machine too. So whatever changes something is refused when the browser says that another
-//! origin asks for it, unless that origin is allowed. Programs that are no browsers say
-//! nothing, and are not asked.
+//! machine too. So a request that changes something is refused when the browser says that it comes
+//! from another origin, unless that origin is allowed. Programs other than browsers send no origin,
+//! and are not checked.
 //!
-//! Browsers say who asks in `Sec-Fetch-Site`, but only to https and to this machine; to other
-//! names over plain http they say it in `Origin`, and never for a `GET` without CORS. Such a
-//! `GET` that changes something is refused to all browsers, since an address that was typed
-//! looks the same as an image in a hostile page. That [`host`](crate::http::host) is ours
+//! Browsers send the origin of a request in `Sec-Fetch-Site`, but only to https and to this
+//! machine; to other names over plain http they say it in `Origin`, and never for a `GET` without
+//! CORS. Such a `GET` that changes something is refused to all browsers, since an address that was
+//! typed looks the same as an image in a hostile page. That [`host`](crate::http::host) is ours
 //! is known by then.
 
 use axum::extract::Request;
@@ -19,7 +19,7 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 use crate::http::params::Params;
 use crate::http::problem::Problem;
 
-/// What a browser tells about who asks.
+/// What a browser says about the origin of a request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Types that browsers show or save, and never run, if they may not guess.
@@ -64,8 +64,8 @@ pub(crate) fn check(request: &Request, allowed: &[String]) -> Result<(), Problem
     Err(Problem::new(ErrorCode::NotAuthorised, detail))
 }
 
-/// Keeps what was published from acting as a page of this server, whatever type it claims to
-/// have: a script in it would pass for our own page.
+/// Keeps published content from acting as a page of this server, whatever its type: a script in it
+/// would run as part of the server's own page.
 pub(crate) fn make_inert(headers: &mut HeaderMap) {
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
@@ -83,8 +83,8 @@ fn changes(request: &Request) -> bool {
         || request.headers().contains_key(header::UPGRADE)
 }
 
-/// The source's paths change things by `GET` too, and so does following a topic that is made
-/// if it is missing.
+/// The source's paths change things by `GET` too, and so does following a topic that is created if
+/// it is missing.
 fn is_changing_get(request: &Request) -> bool {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return false;

@@ -1,8 +1,8 @@
 //! The parameters of an address: decoded once, taken by name, and none left over.
 //!
-//! Values are bytes, since a key may be any bytes; whoever needs text or a number says so,
-//! and a value that is none is a problem that names the parameter. A parameter that nobody
-//! took is a problem too: a misspelt `expect_seq` must not publish without its condition.
+//! Values are bytes, since a key may be any bytes; handlers convert them to text or numbers, and a
+//! value that cannot be converted is a problem that names the parameter. A parameter that no
+//! handler took is a problem too: a misspelt `expect_seq` must not publish without its condition.
 
 use std::convert::Infallible;
 use std::str::FromStr;

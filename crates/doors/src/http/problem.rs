@@ -1,7 +1,7 @@
 //! Errors as `application/problem+json` (RFC 9457), with the numbers of the one list.
 //!
 //! Handlers return a [`Problem`]; what axum and its extractors answer by themselves becomes
-//! one on its way out, in [`of_every_error`]. So whoever reads an error reads it one way.
+//! one on its way out, in [`of_every_error`]. So every error has the same form.
 
 use axum::body::to_bytes;
 use axum::extract::Request;
@@ -177,7 +177,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Answers `404` where there is no path.
+/// Answers `404` for an unknown path.
 pub(crate) async fn no_such_path(request: Request) -> Problem {
     let path = request.uri().path();
     Problem::new(
@@ -198,7 +198,7 @@ pub(crate) fn check_address(uri: &Uri) -> Result<(), Problem> {
     ))
 }
 
-/// Makes a problem of an error that is not one yet: those of axum and of its extractors are
+/// Turns an error that is not a problem yet into one: those of axum and of its extractors are
 /// plain text or empty.
 pub(crate) async fn of_every_error(method: &Method, response: Response) -> Response {
     let code = match response.status() {

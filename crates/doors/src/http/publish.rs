@@ -331,7 +331,7 @@ pub(crate) fn unknown_topic(topic: &TopicName) -> Problem {
     )
 }
 
-/// Makes the topic if it is not there.
+/// Creates the topic if it does not exist.
 pub(crate) async fn create_if_missing(caller: Caller, topic: &TopicName) -> Result<(), Problem> {
     let topic = topic.clone();
     blocking(move || {
@@ -372,7 +372,7 @@ pub(crate) fn ack_json(topic: &TopicName, ack: &PublishAck) -> Value {
     }
 }
 
-/// The ack as an answer: made, there already, or taken for later.
+/// The ack as an answer: accepted, known already, or scheduled.
 pub(crate) fn ack_answer(topic: &TopicName, ack: &PublishAck) -> Response {
     let status = match ack {
         PublishAck::Accepted(accepted) if accepted.duplicate => StatusCode::OK,

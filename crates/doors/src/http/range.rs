@@ -1,8 +1,8 @@
 //! Reading a range of a topic, as one JSON object or as a stream of lines.
 //!
 //! A range ends where the topic ended when it was asked for, so that it ends at all while
-//! others publish. It accounts for every seq in it: what is gone is told as a gap, and what
-//! compaction or expiry took lies between `from` and `to` without being shown.
+//! others publish. It accounts for every seq in it: what is gone is reported as a gap, and what
+//! compaction or expiry removed lies between `from` and `to` without being shown.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Range {
             From::Beginning | From::LastPerKey => Some(info.first),
             From::Token(_) | From::Time(_) => None,
         };
-        // If all of it is gone, the subscription tells so, and where it goes on.
+        // If all of it is gone, the subscription reports that, and where it goes on.
         let over = next.is_some_and(|next| next >= end);
         Ok(Self {
             subscription,

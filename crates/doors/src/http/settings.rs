@@ -81,7 +81,8 @@ pub(crate) fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Option::deserialize(from).map(Some)
 }
 
-/// A JSON object. Members could also be read from an array, in their order; nobody means that.
+/// A JSON object. serde would also accept an array with the members in their order; that is
+/// refused.
 #[derive(Debug, Default)]
 pub(crate) struct Object<T>(pub(crate) T);
 

@@ -146,7 +146,7 @@ async fn create(
     let asked = Asked::read(request, &shared).await?;
     let broker = shared.broker.clone();
     let info = blocking(move || match broker.describe_topic(&topic) {
-        // Somebody who reloads the page gets the same answer again.
+        // A reload of the page gets the same answer again.
         Ok(info) if asked.is_nothing() => Ok(info),
         known => {
             if known.is_err() {

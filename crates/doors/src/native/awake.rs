@@ -1,10 +1,10 @@
-//! Keeping the processors awake between messages, for those who want the shortest way there
-//! and back and pay for it with processor time.
+//! Keeping the processors awake between messages: the shortest round trip, paid for with processor
+//! time.
 //!
 //! A processor with nothing to do goes to sleep, and waking it can take longer than all else
 //! that happens to a message; on a virtual machine it does by far. For a time after each
-//! message, one thread per processor keeps it busy with nothing, at the lowest priority, so
-//! that whatever there is to do goes first. When no message comes, they sleep.
+//! message, one thread per processor spins, at the lowest priority, so that real work goes first.
+//! When no message comes, they sleep.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ struct State {
     time: Duration,
     /// Rises with everything that happens.
     events: AtomicU64,
-    /// Some thread sleeps and must be told of the next event.
+    /// Some thread sleeps and must be woken at the next event.
     asleep: AtomicBool,
     closed: Mutex<bool>,
     woken: Condvar,
@@ -87,7 +87,7 @@ impl State {
                 if *closed {
                     return;
                 }
-                // Told before it looks: an event in between either is seen or wakes it.
+                // Set before it looks: an event in between is either seen or wakes it.
                 self.asleep.store(true, Ordering::Release);
                 if self.events.load(Ordering::Acquire) != seen {
                     break;
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// Does nothing until nothing has happened for the time; tells the last event it saw.
+    /// Spins until no event came for `time`; returns the number of the last event it saw.
     fn stay_awake(&self) -> u64 {
         let mut seen = self.events.load(Ordering::Relaxed);
         let mut until = Instant::now() + self.time;

@@ -1,9 +1,9 @@
 //! One connection: everything it asks for, and everything it is sent.
 //!
 //! One task owns it. Each time it is woken it does what can be done, in an order that keeps
-//! it bounded: write what waits, answer what is durable, deliver what subscribers may have,
-//! and only then read more. When too much waits it stops reading, so that the other side's
-//! own socket fills up: that is the back-pressure.
+//! it bounded: write what waits, send acks that are due, deliver to subscribers that have credit,
+//! and only then read more. When too much waits it stops reading, so that the other side's own
+//! socket fills up: that is the back-pressure.
 
 mod ask;
 mod ending;
@@ -46,7 +46,7 @@ use self::publish::{Owed, Stalled};
 /// Bytes read at once, at first: enough for a question. Large buffers that come and go would
 /// leave holes in the memory between connections that stay.
 const READ_BYTES_MIN: usize = STACK_BYTES;
-/// Bytes read at once from who sends more than that: enough for many small frames.
+/// Bytes read at once from a client that sends more than that: enough for many small frames.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Frames handled before their answers are written.
 const FRAMES_AT_ONCE: usize = 256;
@@ -94,7 +94,7 @@ pub(crate) struct Connection {
     was_live: bool,
     /// Whether what was delivered last was history.
     recovers: bool,
-    /// Until when one who recovers rests, so that live messages pass.
+    /// Until when a recovering connection pauses, so that live messages pass.
     rest_until: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     hello_by: Instant,
@@ -195,7 +195,7 @@ impl Connection {
         if matches!(ended, Some(End::Jobs)) {
             return Box::pin(self.serve_jobs()).await;
         }
-        // In a box of its own: what an end needs is no cost of those who stay.
+        // Boxed: open connections must not pay for the state that an ending one needs.
         Box::pin(self.wind_up(ended)).await;
     }
 
@@ -228,7 +228,7 @@ impl Connection {
             if self.stage == Stage::Ending && self.owes_nothing() {
                 return Err(End::Done);
             }
-            // Writing may have made room for those who wait for it, and for reading.
+            // Writing may have made room for waiting subscriptions, and for reading.
             did |= written > 0;
             if !did {
                 self.drop_empty_queues();
@@ -278,7 +278,7 @@ impl Connection {
         self.output.bytes() >= self.output_bytes_max()
     }
 
-    /// Bytes of output past which nothing more is made for it.
+    /// Bytes of output past which nothing more is encoded for it.
     fn output_bytes_max(&self) -> usize {
         let allowed = self.share.allowance().max(SMALL_BYTES);
         self.shared.options.output_bytes_max.min(allowed)
@@ -313,7 +313,7 @@ impl Connection {
         self.share.poll_grow(after, context).is_ready().then_some(wanted)
     }
 
-    /// Writes what waits, as far as the socket takes it; tells how much that was.
+    /// Writes what waits, as far as the socket takes it; returns how much that was.
     fn write(&mut self, most: usize, context: &mut Context<'_>) -> Result<usize, End> {
         let before = self.output.bytes();
         if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, most, context) {
@@ -326,7 +326,7 @@ impl Connection {
         Ok(written)
     }
 
-    /// Reads and handles frames, unless too much waits already. Tells whether it did.
+    /// Reads and handles frames, unless too much waits already. Returns whether it did.
     fn read(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
         if self.stalled.is_some() {
             return Ok(self.go_on(context));
@@ -500,7 +500,7 @@ impl Connection {
         self.put(error(code, why), ids);
     }
 
-    /// Sends subscribers what there is, taking turns. Tells whether any was asked.
+    /// Sends subscribers what there is, taking turns. Returns whether any was polled.
     fn deliver(&mut self, context: &Context<'_>) -> bool {
         self.hungry.extend(self.ready.take(context.waker()));
         let max = self.output_bytes_max();
@@ -510,7 +510,7 @@ impl Connection {
             let before = self.output.bytes();
             let stop = match self.follows.get_mut(number) {
                 Some(followed) => followed.send(&mut self.output, max, self.limit),
-                // Who is asked to finish gets nothing new to do.
+                // A client that is asked to finish gets nothing new to do.
                 None if self.stage != Stage::Open => continue,
                 None => match self.members.send(number, &mut self.output, max, self.limit) {
                     Some(stop) => stop,

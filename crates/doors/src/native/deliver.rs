@@ -48,7 +48,7 @@ pub(crate) enum Stop {
     NoCredit,
     /// The connection's output is full; it should be asked again.
     Full,
-    /// It has ended, and the client was told.
+    /// It has ended, and the client was notified.
     Ended,
 }
 
@@ -237,19 +237,19 @@ impl Followed {
     }
 }
 
-/// Writes a verb that tells of a subscription.
+/// Writes a verb about a subscription.
 fn put(output: &mut Output, verb: &Verb, limit: FrameLimit) {
     put_with(output, verb, Ids::NONE, limit);
 }
 
-/// Writes a verb that the door made itself; its bulk is not copied.
+/// Writes a verb of the server; its payload is not copied.
 pub(crate) fn put_with(output: &mut Output, verb: &Verb, ids: Ids, limit: FrameLimit) {
     let mut bulk = Vec::new();
     let done =
         output.put(|out| verb.encode_head(ids, limit, out, &mut |part| bulk.push(part.clone())));
     match done {
         Ok(()) => bulk.into_iter().for_each(|part| output.put_bytes(part)),
-        // What the door makes is within the limits; if not, the client is told so.
+        // What the server encodes is within the limits; if not, the client gets an error.
         Err(failed) => {
             tracing::error!(kind = verb.kind().name(), %failed, "cannot encode an answer");
             let told = Verb::Error(error(ErrorCode::Internal, &failed));

@@ -1,10 +1,9 @@
 //! History yields to live traffic.
 //!
-//! Whoever reads history keeps the cores busy for as long as that takes: the server's, and the
-//! reader's own where both are on one machine. A live message then waits behind them at every
-//! wake-up on its way. So while somebody is live, those who recover share a number of bytes,
-//! and each rests a moment after its share: that leaves gaps in which live messages pass. While
-//! nobody is live, nobody rests.
+//! A client that reads history keeps the cores busy for as long as that takes: the server's, and
+//! its own where both are on one machine. A live message then waits behind it at every wake-up on
+//! its way. So while any connection is live, those that recover share a number of bytes, and each
+//! pauses a moment after its share, which lets live messages pass. While none is live, none pauses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,20 +12,21 @@ use tokio::time::Instant;
 
 /// Bytes that a connection writes before others get their turn.
 const TURN_BYTES: usize = 256 * 1024;
-/// Bytes that all who recover write between two rests while somebody is live.
+/// Bytes that all recovering connections write between two pauses while any connection is live.
 const SHARED_BYTES: usize = 256 * 1024;
 /// The least that is worth a turn.
 const SHARE_BYTES_MIN: usize = 32 * 1024;
-/// How long one who recovers rests after its share. The runtime's timers tell milliseconds.
+/// How long a recovering connection pauses after its share. The runtime's timers have a resolution
+/// of one millisecond.
 const REST: Duration = Duration::from_millis(1);
-/// Somebody counts as live for so long after something was published or delivered live.
+/// A connection counts as live for so long after something was published or delivered live.
 const LIVE_MS: u64 = 100;
 
-/// When somebody was live, for all connections of a door.
+/// When a connection was last live, for all connections of a listener.
 #[derive(Debug)]
 pub(crate) struct Fairness {
     started: Instant,
-    /// Until when somebody counts as live, in ms after `started`.
+    /// Until when some connection counts as live, in ms after `started`.
     live_until: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl Fairness {
         Self { started, live_until: AtomicU64::new(0) }
     }
 
-    /// Notes that somebody is live.
+    /// Notes that this connection is live.
     pub(crate) fn live(&self, now: Instant) {
         self.live_until.store(self.ms(now) + LIVE_MS, Ordering::Relaxed);
     }

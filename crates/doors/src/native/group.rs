@@ -38,7 +38,7 @@ pub(crate) struct Memberships {
     all: Numbered<Box<Membership>>,
 }
 
-/// A member, and what it is told about its group.
+/// A member, and what it receives about its group.
 pub(crate) struct NewMember {
     member: Member,
     mode: Mode,
@@ -123,12 +123,12 @@ impl Memberships {
         self.all.iter().map(row).collect()
     }
 
-    /// Ends a membership that said so. Tells whether there was one.
+    /// Ends a membership on its own request. Returns whether there was one.
     pub(crate) fn leave(&mut self, number: u64) -> bool {
         self.all.remove(number).map(|membership| membership.member.leave()).is_some()
     }
 
-    /// Ends all of them in a proper way, and tells their numbers.
+    /// Lets all of them leave, and returns their numbers.
     pub(crate) fn leave_all(&mut self) -> Vec<u64> {
         let all = std::mem::take(&mut self.all);
         let leave = |(number, membership): (u64, Box<Membership>)| {
@@ -190,7 +190,7 @@ impl Memberships {
         })
     }
 
-    /// By whom the acks of a step are said.
+    /// The handle of the member whose acks are part of a step.
     pub(crate) fn handle_of(&self, ack: &StepAck) -> Result<&MemberHandle, ErrorAnswer> {
         self.handle(ack.member)
     }
@@ -285,8 +285,8 @@ impl Membership {
         }
     }
 
-    /// A message that cannot be sent on this connection fails, so that it goes to the dead
-    /// letters in the end and not to nobody; the others go on.
+    /// A message that cannot be sent on this connection fails, so that it goes to the dead letters
+    /// in the end instead of getting lost; the others go on.
     fn give_back(&mut self, messages: GroupMessages, failed: &SplitError) {
         let named = match failed {
             SplitError::MessageTooLarge { seq, .. } => position_of(&messages, *seq),

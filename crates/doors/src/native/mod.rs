@@ -1,4 +1,4 @@
-//! The native door: frames over TCP and Unix sockets.
+//! The native protocol: frames over TCP and Unix sockets.
 //!
 //! One task per connection does everything for it: it reads frames, hands them to the
 //! broker, writes acks when they are durable, and messages as far as credit and the socket

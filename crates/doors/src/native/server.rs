@@ -1,4 +1,4 @@
-//! The listeners of the native door, and what all its connections share.
+//! The listeners of the native protocol, and what all connections share.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,14 +33,14 @@ pub(crate) struct Shared {
     pub(crate) broker: Broker,
     /// Who clients are, and what they may do.
     pub(crate) auth: Auth,
-    /// Who leads jobs here; without one their hellos are refused.
+    /// The leader of jobs in this process; without one their hellos are refused.
     pub(crate) jobs: Option<Leader>,
     pub(crate) options: NativeOptions,
     pub(crate) sessions: Sessions,
     pub(crate) in_flight_bytes: AtomicUsize,
     pub(crate) fairness: Fairness,
     pub(crate) awake: Option<Awake>,
-    /// Clients of other doors, which are listed beside its own.
+    /// Clients of other listeners, which are listed beside its own.
     neighbours: Mutex<Vec<Sessions>>,
     connections: metrics::Gauge,
     closing: watch::Receiver<bool>,
@@ -55,14 +55,14 @@ impl Shared {
         self.neighbours.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Resolves when the door is closing.
+    /// Resolves when the listener is closing.
     pub(crate) async fn closed(&self) {
-        // An error means that the door is gone, which is as good.
+        // An error means that the listener is gone, which is treated as closing.
         let _ = self.closing.clone().wait_for(|closing| *closing).await;
     }
 }
 
-/// An open native door.
+/// An open native listener.
 pub struct NativeDoor {
     shared: Arc<Shared>,
     tcp: Option<SocketAddr>,
@@ -72,7 +72,7 @@ pub struct NativeDoor {
 }
 
 impl NativeDoor {
-    /// Opens the door on a TCP address, a Unix socket, or both. Port 0 takes a free one.
+    /// Listens on a TCP address, a Unix socket, or both. Port 0 takes a free one.
     ///
     /// # Errors
     /// When one of them cannot be listened on; then none is.
@@ -133,12 +133,12 @@ impl NativeDoor {
         self.tcp
     }
 
-    /// Its clients, for whoever wants to look at them.
+    /// Its clients, for the page and the CLI.
     pub fn sessions(&self) -> Sessions {
         self.shared.sessions.clone()
     }
 
-    /// Lists the clients of another door too, whose numbers must come from the same count.
+    /// Lists the clients of another listener too, whose numbers must come from the same count.
     pub(crate) fn list_beside(&self, sessions: Sessions) {
         let neighbours = &self.shared.neighbours;
         neighbours.lock().unwrap_or_else(PoisonError::into_inner).push(sessions);
@@ -155,17 +155,17 @@ impl NativeDoor {
         let _ = self.close.send(true);
         while self.tasks.join_next().await.is_some() {}
         if let Some(path) = &self.unix {
-            // Whether it is there does not matter: the next server makes it anew.
+            // Whether it exists does not matter: the next server creates it again.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Listens on a Unix socket; one that nobody listens on any more is replaced.
+/// Listens on a Unix socket; one without a listening process is replaced.
 async fn listen_unix(path: &Path) -> Result<UnixListener, DoorError> {
     let failed = |source| DoorError::Listen { address: path.display().to_string(), source };
     match UnixListener::bind(path) {
-        // Anything but a socket is somebody's file and stays.
+        // Anything but a socket is a user's file and stays.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
             if tokio::net::UnixStream::connect(path).await.is_ok() {
                 return Err(DoorError::InUse(path.to_owned()));

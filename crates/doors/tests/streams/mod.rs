@@ -240,7 +240,7 @@ impl Stream {
         })
     }
 
-    /// The body of an answer that is no stream, with its content length.
+    /// The body of an answer that is not a stream, with its content length.
     pub fn body(mut self) -> Value {
         let length = self.head.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
@@ -339,7 +339,7 @@ impl Stream {
         self.next_or_end().expect("the stream goes on")
     }
 
-    /// The next message, past whatever else is told.
+    /// The next message, skipping other events.
     pub fn message(&mut self) -> Event {
         loop {
             let event = self.next();
@@ -361,7 +361,7 @@ impl Stream {
     }
 }
 
-/// Adds up what a follower of one topic is told: every seq by exactly one event.
+/// Adds up what a follower of one topic receives: every seq by exactly one event.
 #[derive(Debug)]
 pub struct Ledger {
     pub next: u64,

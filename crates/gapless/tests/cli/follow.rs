@@ -64,7 +64,7 @@ fn places_that_cannot_be_are_told() {
     ] {
         server.run(words).exits(2).says(teaches);
     }
-    // A place of another store is noticed, told, and not obeyed.
+    // A cursor of another store is noticed, reported, and not used.
     let ran = server.run(&["sub", "t", "--no-follow", "--from", "00000000000000ab:7"]).ok();
     ran.says("gap").prints(&["t 1 - 1", "t 2 - 2"]);
 }

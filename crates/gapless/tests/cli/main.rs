@@ -1,6 +1,6 @@
 //! The real binary, driven as a person or a program would.
 //!
-//! Nothing sleeps: whoever waits reads lines with a deadline. Every child is ended by its id.
+//! Nothing sleeps: waiting means reading lines with a deadline. Every child is ended by its id.
 
 mod auth;
 mod config;

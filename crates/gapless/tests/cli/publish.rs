@@ -157,7 +157,7 @@ fn every_error_is_one_line_of_json_for_programs_and_has_one_prefix_for_people() 
         assert_eq!(error["exit"].as_i64(), programs.code.map(i64::from));
         assert!(error["error"].as_str().is_some_and(|text| !text.is_empty()), "{error}");
     }
-    // Help is no error.
+    // Help is not an error.
     server.run(&["pub", "--help", "--json"]).ok().shows("Usage: gapless pub");
 }
 

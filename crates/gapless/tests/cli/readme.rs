@@ -43,7 +43,7 @@ fn the_first_minute_works_as_it_is_written() {
         shell.env_remove(name);
     }
     shell.args(["-e", "-u", "-c", &script]).current_dir(folder.path()).env("PATH", path);
-    // No port, and so none that somebody else could take: the socket in the data folder.
+    // No port that another process could take: the socket in the data folder.
     shell.env("GAPLESS_NATIVE_LISTEN", "").env("GAPLESS_HTTP_LISTEN", "");
     shell.env("GAPLESS_SERVER", "unix:gapless-data/gapless.sock").env("GAPLESS_WAIT", "60s");
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

@@ -12,7 +12,7 @@ fn a_server_says_where_it_is_and_ends_cleanly() {
 
 #[test]
 fn a_server_that_is_ended_as_soon_as_it_is_ready_ends_cleanly() {
-    // Found by a run on a busy machine: the signal came before anybody listened for it.
+    // Found by a run on a busy machine: the signal came before the process listened for it.
     for _ in 0..5 {
         assert_eq!(Server::start().stop(), Some(0));
     }

@@ -1,10 +1,10 @@
-//! Verbs of subscriptions: ask, recover, be live, be told of gaps, give credit.
+//! Verbs of subscriptions: ask, recover, go live, receive gap notices, grant credit.
 //!
 //! The recovery of requirement D4 on the wire: subscribe is the request; then come recovery
 //! response, messages, recovery complete, and live messages. Messages are the batches as they
 //! are stored, so that one buffer serves every subscriber; `from` and `to` say which seqs they
 //! account for, and every verb of a subscription leads to a token from which another one goes
-//! on. Whoever adds up all messages and gaps of a topic has every seq exactly once.
+//! on. A client that adds up all messages and gaps of a topic has every seq exactly once.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::{
@@ -177,7 +177,7 @@ macro_rules! with_token {
 }
 
 with_token! {
-    /// A subscription is made; everything of it comes after this.
+    /// A subscription is accepted; everything of it comes after this.
     Subscribed
     /// A subscription is ended; nothing of it comes after this.
     Unsubscribed

@@ -1,8 +1,8 @@
 //! Verbs of members of groups: join, be handed leased messages, say what became of them.
 //!
 //! A lease names neighbours by position; every position between its ends is one message of
-//! it. Lists of leases rise and tell distances, so that an ack of thousands of messages is a
-//! few bytes, and one frame can end what several frames brought. Messages are batches as they
+//! it. Lists of leases are sorted and encoded as distances, so that an ack of thousands of messages
+//! is a few bytes, and one frame can end what several frames brought. Messages are batches as they
 //! are stored: the leases say which of their messages are meant, the others are not.
 //!
 //! What a group is and how it stands is in `group_admin.rs`.
@@ -103,14 +103,14 @@ impl Fields for GroupJoin {
     }
 }
 
-/// The membership is made; everything of it comes after this.
+/// The membership is accepted; everything of it comes after this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupJoined {
     /// The number of the membership on this connection.
     pub member: u64,
     /// The member's number in its group, as others see it.
     pub id: u64,
-    /// Who gets which message.
+    /// Which member gets which message.
     pub mode: Mode,
     /// How long a message may be worked on before it must be acked or extended.
     pub lease_ms: u64,

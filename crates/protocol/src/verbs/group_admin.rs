@@ -1,4 +1,4 @@
-//! Verbs about groups: make, set, look at, pause, reset, delete; and their dead letters.
+//! Verbs about groups: create, configure, describe, pause, reset, delete; and their dead letters.
 //!
 //! The group is the frame's subject in questions, and a field in answers. Settings are core's
 //! own bytes, so that a setting is described once. What members do is in `group.rs`.
@@ -36,7 +36,7 @@ const MEMBERS: List = List { field: "members", item_bytes_min: 22, count_max: ME
 const LETTERS: List = List { field: "letters", item_bytes_min: 40, count_max: LETTERS_PAGE_MAX };
 
 with_settings! { group: GroupSettings,
-    /// Makes a group. One that is there with equal settings is fine. Answered by
+    /// Creates a group. Succeeds if it exists with equal settings. Answered by
     /// [`GroupInfo`].
     GroupCreate
     /// Gives a group other settings, all of them; source, mode and start stay what they are.
@@ -91,7 +91,7 @@ impl Fields for GroupList {
     }
 }
 
-/// Lets a group begin anew somewhere else. Answered by [`GroupInfo`].
+/// Lets a group start again somewhere else. Answered by [`GroupInfo`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupReset {
     /// Which group.
@@ -482,7 +482,7 @@ pub struct Letter {
     pub origin: Seq,
     /// How often it was tried.
     pub attempts: u32,
-    /// What the last one who tried said.
+    /// The error of the last attempt.
     pub error: String,
     /// When it failed for the first time.
     pub first_failed: Timestamp,
@@ -549,7 +549,7 @@ impl Fields for Letters {
     }
 }
 
-/// How many dead letters were driven again or removed.
+/// How many dead letters were redriven or removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LettersMoved {
     /// How many.

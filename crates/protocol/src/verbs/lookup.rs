@@ -1,4 +1,4 @@
-//! Verbs that look: single messages, cells, who is connected, numbers about the server.
+//! Verbs that look things up: single messages, cells, connected clients, numbers about the server.
 //!
 //! A single message comes as a record, in the same bytes as in a batch, so that a client has
 //! one reader for both. Lists come in pages that fit into a frame.

@@ -1,4 +1,4 @@
-//! Verbs of the connection itself: who comes, what holds, what went wrong, when it ends.
+//! Verbs of the connection itself: hello and welcome, errors, pings, and its end.
 //!
 //! A hello and an error must be readable by every version that ever was or will be, so their
 //! layouts are frozen: what a later version adds to a hello comes after its last field, where
@@ -67,7 +67,7 @@ pub struct Hello {
     pub features: Features,
     /// How the client calls itself, for people.
     pub client_name: String,
-    /// By what the client proves who it is, if it must.
+    /// The client's credential, if it needs one.
     pub token: Option<Bytes>,
     /// What a later version says besides; empty in version 1.
     pub extension: Bytes,
@@ -190,7 +190,7 @@ impl Fields for Welcome {
 }
 
 /// Something was refused or failed. Its layout is frozen. With a `corr_id` it answers that
-/// frame; without one it tells of the connection.
+/// frame; without one it concerns the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorAnswer {
     /// The number in the one list; a newer peer may send one that is not in it here.
@@ -274,7 +274,7 @@ macro_rules! echoes {
 }
 
 echoes! {
-    /// Asks whether somebody is there; also keeps a connection from being idle.
+    /// Asks whether the other side is alive; also keeps a connection from being idle.
     Ping
     /// The answer to a ping.
     Pong
@@ -287,7 +287,7 @@ pub struct DrainReason(pub u8);
 impl DrainReason {
     /// The server ends; come back later, or elsewhere.
     pub const SHUTDOWN: Self = Self(1);
-    /// The server begins anew; come back in a moment.
+    /// The server restarts; reconnect in a moment.
     pub const RESTART: Self = Self(2);
     /// Another server should have this connection.
     pub const REBALANCE: Self = Self(3);

@@ -1,7 +1,7 @@
-//! Verbs about topics: make, set, look at, list, purge, delete.
+//! Verbs about topics: create, configure, describe, list, purge, delete.
 //!
 //! The topic is the frame's subject in questions, and a field in answers. Settings are core's
-//! own bytes, so that a setting is described once; whoever leaves one out gets its default.
+//! own bytes, so that a setting is described once; one that is left out gets its default.
 
 use alloc::vec::Vec;
 use bytes::{BufMut, BytesMut};
@@ -17,7 +17,7 @@ pub const TOPICS_PAGE_MAX: usize = 1024;
 const TOPICS: List = List { field: "topics", item_bytes_min: 35, count_max: TOPICS_PAGE_MAX };
 
 with_settings! { topic: TopicSettings,
-    /// Makes a topic. One that is there with equal settings is fine. Answered by
+    /// Creates a topic. Succeeds if it exists with equal settings. Answered by
     /// [`TopicInfo`].
     TopicCreate
     /// Gives a topic other settings, all of them. Answered by [`TopicInfo`].

@@ -1,5 +1,5 @@
-//! The rules of a group told plainly: one record per message, and a look at all of them for
-//! every question.
+//! The rules of a group in their simplest form: one record per message, and every question looks at
+//! all of them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -130,7 +130,7 @@ fn changes_read_back_and_rubbish_is_refused() {
     }
 }
 
-/// Whoever follows the page reads what we write.
+/// A reader written from the format page reads what we write.
 #[test]
 fn changes_are_the_bytes_that_the_format_says() {
     let failed = |at: u64, attempts: u32, dead: bool| {
@@ -201,7 +201,7 @@ fn d10_a_gap_stops_a_group_until_it_is_resumed_or_is_passed_over() {
     assert!(!group.has_for(member) && !group.wants_more());
     group.step(Timestamp(0), Input::Resume, &mut effects);
     assert!(group.has_for(member));
-    // The same gap, told again after a restart, is forgiven.
+    // The same gap, reported again after a restart, is accepted.
     group.step(Timestamp(0), Input::Gap(stop.clone()), &mut effects);
     assert!(group.stopped().is_none());
 

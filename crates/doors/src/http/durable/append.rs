@@ -50,7 +50,8 @@ enum Taken {
     ClosedBefore,
 }
 
-/// Wakes live readers of a stream that was closed, also when nobody waits for the ack any more.
+/// Wakes live readers of a stream that was closed, also when the request that waited for the ack is
+/// gone.
 struct WakeReaders<'a>(&'a Stream);
 
 impl Drop for WakeReaders<'_> {

@@ -1,8 +1,8 @@
-//! Making and deleting streams.
+//! Creating and deleting streams.
 //!
 //! The topic comes first, then its cell and first messages in one append. A crash between
-//! them leaves a topic without a cell; the same PUT, sent again, then finishes the work, since
-//! giving an existing topic its type is what PUT does to topics of other doors too.
+//! them leaves a topic without a cell; the same PUT, sent again, then finishes the work, since PUT
+//! also gives a type to topics that were created through other APIs.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::answers;
 use crate::http::problem::Problem;
 use crate::http::server::{Shared, blocking};
 
-/// How often making is begun again because somebody deletes the same stream meanwhile, or the
+/// How often creation is retried because another request deletes the same stream meanwhile, or the
 /// journal has no room.
 const TRIES: usize = 8;
 
@@ -35,7 +35,7 @@ enum Made {
     Gone,
 }
 
-/// `PUT`: makes a stream, or says that it is there already.
+/// `PUT`: creates a stream, or says that it exists already.
 pub(super) async fn create(
     shared: &Arc<Shared>,
     uri: &Uri,

@@ -58,7 +58,7 @@ async fn dispatch(shared: &Arc<Shared>, request: Request) -> Result<Response, Re
     let caller = parts.extensions.get::<Caller>();
     let may = |right: Right| match (caller, name::topic_of(uri.path())) {
         (Some(caller), Ok(name)) => caller.may(right, &name).map_err(Problem::from),
-        // A path that is no name is refused below, with the reason.
+        // A path that is not a valid name is refused below, with the reason.
         _ => Ok(()),
     };
     let charge = |bytes: usize| match caller {

@@ -85,7 +85,7 @@ impl Asked {
                         _ => return Err(bad("live is neither `long-poll` nor `sse`")),
                     }
                 }
-                // One that is no number is another server's; it is as good as none.
+                // One that is not a number is of another server and is ignored.
                 "cursor" => cursor = value.parse().ok(),
                 _ => {}
             }

@@ -1,8 +1,8 @@
 //! Idempotent producers: whether an append is new, known, stale or too early.
 //!
 //! A producer counts its appends from 0 in each of its epochs, and begins a new epoch when it
-//! starts anew. The rule is a function of what is known and what came; that both are looked
-//! at and changed together is the stream's lock and the journal's atomic append.
+//! restarts. The rule is a pure function of the known state and the request; the stream's lock and
+//! the journal's atomic append make check and change one step.
 
 use axum::http::HeaderMap;
 use gapless_protocol::ErrorCode;
@@ -40,7 +40,7 @@ pub(super) struct Producer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     New,
-    /// It was taken before; the newest that was is told.
+    /// It was accepted before; the answer names the newest that was.
     Duplicate(Place),
     /// A later epoch has begun.
     Stale {

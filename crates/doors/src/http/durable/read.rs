@@ -1,7 +1,7 @@
 //! Reading streams: what there is, and waiting for more (`live=long-poll`).
 //!
 //! A reader asks by offset, and gets messages from there on, up to a limit. Offsets stand
-//! between messages, so no answer ends inside one. What is gone is told (410), never skipped.
+//! between messages, so no answer ends inside one. What is gone is reported (410), never skipped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,8 @@ const READ_WAIT: Duration = Duration::from_secs(30);
 /// For answers that can only grow: a cache has to ask again.
 const ASK_AGAIN: &str = "private, no-cache";
 
-/// For answers that stay as they are. Private, since nobody told the server that a stream is
-/// for everybody.
+/// For answers that never change. Private, since the server does not know whether a stream is
+/// public.
 const KEEP: &str = "private, max-age=60, stale-while-revalidate=300";
 
 const NEVER_KEEP: &str = "no-store";
@@ -126,7 +126,7 @@ pub(super) async fn read(
         _ => {
             let may_skip = asked.start == Start::Beginning;
             let chunk = if is_known(headers, &tag(&stream, from, place.next, closed)) {
-                // The reader has all of it: there is no need to look.
+                // The reader has all of it: no look-up is needed.
                 Chunk::at(place.next)
             } else {
                 let reading = catch_up(shared, &stream, (from, place.next), may_skip);

@@ -1,9 +1,9 @@
 //! Reading streams as Server-Sent Events (`live=sse`).
 //!
-//! Each `data` event is followed by a `control` event that says where the reader stands, in
-//! one piece, so that nobody holds data without its offset. Text and JSON go as they are;
-//! other types as base64. After a while the answer ends, and the reader comes back with its
-//! offset; it ends early when something is gone, and then that offset is answered with 410.
+//! Each `data` event is followed by a `control` event that says where the reader stands, in one
+//! piece, so that no reader holds data without its offset. Text and JSON go as they are; other
+//! types as base64. After a while the answer ends, and the reader comes back with its offset; it
+//! ends early when something is gone, and then that offset is answered with 410.
 
 use std::future::Future;
 use std::pin::Pin;

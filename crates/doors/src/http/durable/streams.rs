@@ -1,12 +1,12 @@
-//! The streams that are in use: what each is, who may change it, and when it ends.
+//! The streams that are in use: their type, their producers, and when they end.
 //!
 //! What must survive is in cells of the journal: one for the stream (its type, its end,
 //! whether it is closed, the last `Stream-Seq`), and one for each of its producers. They are
-//! changed under the stream's lock and in the same atomic append as the messages they tell
-//! of. Nothing is awaited under the lock.
+//! changed under the stream's lock and in the same atomic append as the messages they belong to.
+//! Nothing is awaited under the lock.
 //!
-//! Accepted is not durable: each change has a number, and nobody is told of one before it or
-//! a later one is flushed (`settle`).
+//! Accepted is not durable: each change has a number, and is not reported before it or a later one
+//! is flushed (`settle`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,10 +43,10 @@ const CELLS_AT_ONCE: usize = 1000;
 const CELLS: &str = "http.stream/";
 
 /// What a stream is, as its cell keeps it. A topic without one is a stream of bytes that
-/// never ends: topics made by other doors can be read.
+/// never ends: topics created through other APIs can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
-    /// The topic's name, which tells whether the cell outlived its topic.
+    /// The topic's name, which shows whether the cell outlived its topic.
     topic: String,
     pub(super) media: MediaType,
     #[serde(default)]
@@ -82,7 +82,7 @@ pub(super) struct State {
     settled: u64,
 }
 
-/// A change that was accepted: await its ack before telling anybody.
+/// A change that was accepted: await its ack before reporting it.
 pub(super) struct Change {
     pub(super) publishing: Publishing,
     number: u64,
@@ -120,7 +120,7 @@ impl Stream {
             let mut meta = state.meta.clone();
             meta.used_ms = now.0;
             let atomic = Atomic::new().set_cell(cell_name(self.id), meta.to_cell());
-            // Nobody waits for it: if it is lost, the slack covers it.
+            // No request waits for it: if it is lost, the slack covers it.
             let options =
                 PublishOptions { durability: Some(Durability::Memory), ..Default::default() };
             if broker.commit(atomic, &options).is_accepted() {
@@ -300,7 +300,7 @@ impl Streams {
         lock(&self.known).remove(&id);
     }
 
-    /// Forgets streams whose topics other doors deleted, and what was kept for them.
+    /// Forgets streams whose topics were deleted through other APIs, and what was kept for them.
     fn prune(&self, broker: &Broker) {
         let known: Vec<_> = lock(&self.known).values().cloned().collect();
         for stream in known {
@@ -372,7 +372,7 @@ pub(super) async fn remove(
         }
         state.gone = true;
     }
-    // All of it there, so that it is also done when nobody waits for the answer any more.
+    // All of it in that task, so that it is also done when the request is gone.
     let (shared, stream) = (Arc::clone(shared), Arc::clone(stream));
     blocking(move || delete(&shared, &stream)).await?
 }
@@ -381,7 +381,7 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), Refusal> {
     let broker = &shared.broker;
     let deleted = match broker.topic_place(&stream.name) {
         Ok(place) if place.id == stream.id => broker.delete_topic(&stream.name),
-        // Another door was faster, and the name may be another topic's by now.
+        // Another API was faster, and the name may be another topic's by now.
         _ => Ok(()),
     };
     match deleted {
@@ -402,14 +402,14 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), Refusal> {
     }
 }
 
-/// Deletes streams that have ended, until the door closes.
+/// Deletes streams that have expired, until the listener closes.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
     let mut sweeps = 0_u64;
     while tokio::time::timeout(SWEEP_EVERY, shared.closed()).await.is_err() {
         sweeps += 1;
         if sweeps.is_multiple_of(SWEEPS_UNTIL_PRUNE) {
             let shared = Arc::clone(&shared);
-            // It goes over all streams, and nobody waits for it.
+            // It goes over all streams, and no request waits for it.
             if let Err(problem) = blocking(move || shared.durable.prune(&shared.broker)).await {
                 tracing::warn!(?problem, "streams of deleted topics were not looked for");
             }

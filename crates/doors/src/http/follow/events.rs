@@ -1,4 +1,4 @@
-//! What a subscription's steps are to those who follow over HTTP: one event after the other.
+//! A subscription's steps as events for followers over HTTP, one after the other.
 //!
 //! Every seq of a topic is accounted for by exactly one event: its message, a `skipped` (it was
 //! compacted away or has expired) or a `gap` (it is gone). Every event that moves the place
@@ -21,7 +21,7 @@ use gapless_auth::Held;
 
 use crate::sessions::Seat;
 
-/// Something that a follower is told.
+/// One event of a follower.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
     /// A message.
@@ -98,7 +98,7 @@ pub(crate) struct Events {
     subscription: Subscription,
     rest: Option<Rest>,
     ended: bool,
-    /// Its place in the list of those who are connected.
+    /// Its entry in the list of connected clients.
     _seat: (Seat, Held),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `id:` is the token, so that the `Last-Event-ID` a browser sends by itself when it comes
 //! back goes on right behind the last event it saw. Messages have no `event:`, everything
-//! else has: who listens for messages only is not disturbed by it.
+//! else has: a client that listens for messages only does not see it.
 
 use std::str::FromStr;
 use std::task::{Context, Poll};
@@ -42,7 +42,7 @@ impl FromStr for Format {
 pub(crate) struct SseFeed {
     events: Events,
     format: Format,
-    /// Told before everything else: where the stream begins.
+    /// Sent before everything else: where the stream begins.
     begins_at: Option<Token>,
     /// The rest of a message that is too long to be written at once.
     long: Option<LongBody>,
@@ -54,8 +54,8 @@ impl SseFeed {
         Self { events, format, begins_at: None, long: None, memory }
     }
 
-    /// Tells the client where it stands before anything came, for beginnings that would be
-    /// another place when it comes back.
+    /// Sends the client its position before the first message, for starts that would mean another
+    /// position after a reconnect.
     pub(crate) fn telling_place(mut self) -> Self {
         self.begins_at = Some(self.events.token());
         self
@@ -66,7 +66,7 @@ impl Feed for SseFeed {
     fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut out = Vec::new();
         if let Some(token) = self.begins_at.take() {
-            // Without data it is no event, but the id is noted.
+            // Without data browsers see no event, but they keep the id.
             put_head(&mut out, None, Some(&token));
             out.push(b'\n');
         }
@@ -122,7 +122,7 @@ fn put_json(out: &mut Vec<u8>, message: &Shown<'_>) -> Option<LongBody> {
 fn put_body(out: &mut Vec<u8>, message: &Shown<'_>) -> Option<LongBody> {
     let id = message.token.as_ref().map(|token| token as &dyn std::fmt::Display);
     let Some(body) = message.body else {
-        // The message removes its key, which is all there is to tell.
+        // The message removes its key; it has no other content.
         let key = String::from_utf8_lossy(message.key.unwrap_or_default());
         put_event(out, Some("removed"), id, &key);
         return None;

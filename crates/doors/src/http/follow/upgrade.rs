@@ -83,7 +83,7 @@ impl Upgrade {
     {
         let Asked { on, accept } = self.0?;
         tokio::spawn(async move {
-            // If the client is gone by now there is nobody to talk to.
+            // If the client is gone by now there is nothing to do.
             if let Ok(upgraded) = on.await {
                 let io = TokioIo::new(upgraded);
                 let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;

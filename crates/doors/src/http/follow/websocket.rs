@@ -7,9 +7,9 @@
 //! A message with a long body is sent in fragments, as the client takes them.
 //!
 //! It is pulled as the other streams are: the subscription is asked only when everything
-//! before was taken. The end is a close with a reason: 1000 when the topic is deleted, 1001
-//! when the server closes or nobody answers (come back), 1008 when the client does what it
-//! may not, 1002 when it breaks the protocol, 1011 when history cannot be read.
+//! before was taken. The end is a close with a reason: 1000 when the topic is deleted, 1001 when
+//! the server closes or the client does not answer pings (reconnect), 1008 when the client does
+//! what it may not, 1002 when it breaks the protocol, 1011 when history cannot be read.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -107,7 +107,7 @@ enum Turn {
     Heard,
     /// It is time for a ping.
     Ping,
-    /// It is over; the client is told why.
+    /// It is over; the close frame says why.
     Close(CloseCode, String),
     /// The client has closed.
     Closed,
@@ -216,7 +216,7 @@ impl Session {
         self.timer.poll_tick(context).map(|_| Turn::Ping)
     }
 
-    /// Tells the client why it is over, and waits for it to take that, but not for ever.
+    /// Sends the client the reason of the end, and waits for it to read that, but not for ever.
     async fn close(mut self, code: CloseCode, mut reason: String) {
         let mut end = reason.len().min(REASON_BYTES_MAX);
         while !reason.is_char_boundary(end) {

@@ -1,7 +1,7 @@
 //! Taking messages of a group, with a wait for the first.
 //!
-//! No more is leased than the request asked for. Who goes away while it waits holds nothing;
-//! what was on its way to somebody who went away comes again when its lease has run out.
+//! No more is leased than the request asked for. A client that disconnects while it waits holds
+//! nothing; what was being sent to it is redelivered when its lease has expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,8 +58,8 @@ pub(super) async fn fetch(
     let taking = tokio::time::timeout(wait, take(session, &mut answer));
     let taken = tokio::select! {
         biased;
-        // Out of time is no error, and loses nothing: what was leased by then is in the
-        // answer, or comes with the next fetch.
+        // A timeout is not an error and loses nothing: what was leased by then is in the answer, or
+        // comes with the next fetch.
         taken = taking => taken.unwrap_or(Ok(())),
         () = session.ended() => return Err(unknown_member(&group, &session.name)),
         () = shared.closed() => Err(MemberError::Closed),
@@ -83,7 +83,7 @@ async fn take(session: &Session, answer: &mut Answer) -> Result<(), MemberError>
     };
     answer.active = *active;
     if let Some((leased, _)) = rest {
-        // It has waited since the last fetch, and may be somebody else's by now.
+        // It has waited since the last fetch, and may be leased to another member by now.
         let extended = session.handle.extend(leased.leases());
         session.leased_until(extended.deadline);
         if extended.refused > 0 {

@@ -1,4 +1,4 @@
-//! Dead letters of a group: listed, shown, driven again, removed.
+//! Dead letters of a group: listed, shown, redriven, removed.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) async fn list(
     let limit = params.count("limit", LIST_DEFAULT, LETTERS_MAX)?;
     params.finish()?;
     let broker = shared.broker.clone();
-    // One more tells whether there are more.
+    // One more shows whether there are more.
     let letters = blocking(move || broker.find_dead_letters(&group, &which, limit + 1)).await??;
     let mut shown = Vec::new();
     let mut next = None;

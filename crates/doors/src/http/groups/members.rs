@@ -1,7 +1,6 @@
-//! Members who live between requests: HTTP has no connection that a membership could be tied
-//! to.
+//! Members that live between requests: HTTP has no connection that a membership could be tied to.
 //!
-//! A session is made by the first fetch that names it, and ends when it is deleted, or when no
+//! A session is created by the first fetch that names it, and ends when it is deleted, or when no
 //! request of it came for the idle time and no lease of it is left. Their number is bounded.
 //! What becomes of the messages is the group's business: one that is deleted leaves properly,
 //! one that expires has gone without a word.
@@ -28,7 +27,7 @@ const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Sessions in one millisecond before numbers of two runs could meet, as a power of two.
 const NUMBERS_BITS: u32 = 20;
 
-/// All members of this door.
+/// All members of this listener.
 pub(crate) struct Members {
     map: Mutex<Map>,
 }
@@ -106,7 +105,7 @@ impl Session {
         life.requests == 0 && now >= life.used.after(idle).max(life.leased)
     }
 
-    /// Ends the membership. Who left properly has failed at nothing.
+    /// Ends the membership. Leaving does not count as a failed attempt.
     async fn end(&self, properly: bool) {
         self.ended.send_replace(true);
         let mut taking = self.taking.lock().await;
@@ -127,7 +126,7 @@ impl Members {
         Self { map: Mutex::new(map) }
     }
 
-    /// The session of this name, made if it is not there; or a new one with a new name.
+    /// The session of this name, created if it does not exist; or a new one with a new name.
     pub(super) fn join(
         &self,
         shared: &Shared,
@@ -187,7 +186,7 @@ impl Members {
         Some(using(session, broker))
     }
 
-    /// The session of this number, whatever its group.
+    /// The session of this number, in any group.
     pub(super) fn any(&self, broker: &Broker, number: u64) -> Option<Using> {
         lock(&self.map).by_number.get(&number).map(|session| using(session, broker))
     }
@@ -198,7 +197,7 @@ impl Members {
         lock(&self.map).by_name.get(&key).map(|session| using(session, broker))
     }
 
-    /// Ends a session. Tells whether it was there.
+    /// Ends a session. Returns whether it existed.
     pub(super) async fn leave(&self, group: &TopicName, name: &str) -> bool {
         let key = (group.clone(), name.to_owned());
         let left = {
@@ -247,7 +246,7 @@ impl Members {
     }
 }
 
-/// Ends sessions that nobody uses any more, until the door closes; then all leave.
+/// Ends sessions that are no longer used, until the listener closes; then all leave.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
     while tokio::time::timeout(SWEEP_EVERY, shared.closed()).await.is_err() {
         let (now, idle) = (shared.broker.now(), shared.options.member_idle);

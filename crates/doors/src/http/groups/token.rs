@@ -33,7 +33,7 @@ impl LeaseToken {
     }
 
     /// # Errors
-    /// When the text was not made by [`LeaseToken::text`].
+    /// When the text was not returned by [`LeaseToken::text`].
     pub(super) fn parse(text: &str) -> Result<Self, Problem> {
         let wrong = || Problem::bad_request("a lease is a text as a fetch gave it");
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong())?;

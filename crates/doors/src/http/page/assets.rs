@@ -1,8 +1,8 @@
 //! The files of the page, in the binary.
 //!
 //! They are served below a path that names their content, so that browsers keep them for ever
-//! and a page never mixes files of two versions; only the page itself is asked for anew each
-//! time, and mostly answered by "not modified".
+//! and a page never mixes files of two versions; only the page itself is requested each time, and
+//! mostly answered by "not modified".
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
@@ -96,7 +96,7 @@ pub(crate) async fn file(
     }
 }
 
-/// Browsers ask for it whatever the page says.
+/// Browsers ask for it in any case.
 pub(crate) async fn icon(headers: HeaderMap) -> Response {
     let icon = FILES.iter().find(|file| file.name == "icon.svg");
     icon.map_or_else(

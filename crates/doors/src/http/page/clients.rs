@@ -38,7 +38,7 @@ impl Client {
         }
     }
 
-    /// What tells it from all others, of all doors.
+    /// Its unique number over all listeners.
     pub(crate) fn key(&self) -> String {
         match (&self.subscriber, &self.connected) {
             (Some(subscriber), _) => subscriber.id.to_string(),
@@ -57,7 +57,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Takes in who is there.
+    /// Takes the list of connected clients.
     pub(crate) fn read(
         &mut self,
         subscribers: Vec<SubscriberInfo>,

@@ -1,8 +1,8 @@
-//! What changed between two documents, so that who looks gets no more than that.
+//! What changed between two documents, so that a viewer is sent no more than that.
 //!
 //! A part that is the same is left out. Of a list come the lines that changed or are new,
-//! and the order of all lines if that changed; of a series come the new points. So a delta
-//! is bounded by the lines somebody asked for, however many topics there are.
+//! and the order of all lines if that changed; of a series come the new points. So a delta is
+//! bounded by the lines that were asked for, however many topics there are.
 
 use serde_json::{Map, Value};
 

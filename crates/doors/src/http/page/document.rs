@@ -17,7 +17,7 @@ use crate::http::page::sampling::{Point, Sampling, micros};
 use crate::http::page::topics::Topic;
 use crate::http::page::view::{Sort, View};
 
-/// Makes the document of a view.
+/// Builds the document of a view.
 pub(crate) fn document(
     broker: &Broker,
     sampler: &Sampler,
@@ -185,7 +185,7 @@ fn topics(broker: &Broker, sampling: &Sampling, view: &View) -> Value {
 fn topic_row(broker: &Broker, sampling: &Sampling, topic: &Topic) -> Value {
     let rates = sampling.rates_of(topic);
     let size = topic.size().or_else(|| {
-        // Nobody has looked it up yet, which one who looks once cannot wait for.
+        // It is not looked up yet, and a single request cannot wait for that.
         broker.describe_topic(topic.name()).ok().map(|info| info.bytes)
     });
     json!({

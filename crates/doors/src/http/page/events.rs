@@ -1,8 +1,8 @@
-//! What the broker said about itself lately: one ear for all who look.
+//! The broker's recent events: one subscription for all viewers.
 //!
 //! Of `$events` everything but accepted publishes, of which there may be a million a second, and
-//! what happens to the server's own topics, of which other events tell better.
-//! Nothing waits here: the broker's mailboxes are bounded and say when they overflowed.
+//! events of the server's own topics, which other events describe better. Nothing waits here: the
+//! broker's mailboxes are bounded and say when they overflowed.
 
 use std::task::{Context, Poll, Waker};
 
@@ -23,7 +23,7 @@ const PATTERNS: [&str; 8] = [
     "$events.delayed.>",
     "$events.publish.rejected",
 ];
-/// Events that are kept for those who begin to look.
+/// Events that are kept for new viewers.
 const EVENTS_MAX: usize = 200;
 /// Events taken from one mailbox at a time; the others come next time.
 const EVENTS_AT_ONCE: usize = 500;
@@ -44,7 +44,7 @@ impl Events {
             return;
         }
         let patterns = PATTERNS.iter().filter_map(|text| Pattern::parse(text).ok());
-        // Without a subscription to spare there are no events on the page, and all else works.
+        // If no subscription can be had, the page shows no events; everything else works.
         self.ears.extend(patterns.filter_map(|each| broker.listen(&each).ok()));
     }
 

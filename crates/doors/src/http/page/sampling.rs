@@ -46,7 +46,7 @@ pub(crate) struct Sampling {
     /// Flush times at the last ticks, so that a difference of two is a window.
     flushes: Ring<FlushTimes>,
     pub(crate) flush_times: FlushTimes,
-    /// How many ticks there were. It does not begin anew when sampling does.
+    /// The number of ticks. It is not reset when sampling restarts.
     pub(crate) tick: u64,
     /// When the last tick and the last reading were.
     ticked_at: Option<Duration>,
@@ -153,7 +153,7 @@ impl Sampling {
         (seconds > 0.0).then(|| (messages as f64 / seconds, bytes as f64 / seconds))
     }
 
-    /// Forgets what was seen, since nobody looks any more.
+    /// Forgets the samples, since there are no viewers any more.
     pub(crate) fn forget(&mut self) {
         let (tick, mut events) = (self.tick, std::mem::take(&mut self.events));
         events.stop();

@@ -17,9 +17,9 @@ pub(crate) const RATE_POINTS: usize = 5;
 /// Topics that have a series at the same time, about 600 bytes each. Beyond it a topic's
 /// rate is that of the last interval.
 const SERIES_MAX: usize = 20_000;
-/// Sizes that are taken anew at one reading.
+/// Sizes that are computed again at one reading.
 const SIZES_AT_ONCE: usize = 1000;
-/// Readings after which a size is taken anew, since compaction changes it without a trace.
+/// Readings after which a size is computed again, since compaction changes it without notice.
 const SIZE_TICKS: u64 = 60;
 
 /// A topic and what was seen of it.
@@ -42,7 +42,7 @@ struct Series {
     idle: usize,
 }
 
-/// Bytes kept, as they were when somebody looked.
+/// Bytes kept, as of the last reading.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     bytes: u64,
@@ -52,7 +52,7 @@ struct Size {
 }
 
 impl Topic {
-    /// A topic that was `made` since the last reading had nothing then.
+    /// A topic that was created (`made`) since the last reading had nothing then.
     fn new(counts: TopicCounts, made: bool) -> Self {
         let (next_at_tick, bytes_at_tick) =
             if made { (1, 0) } else { (counts.next.0, counts.bytes_in) };

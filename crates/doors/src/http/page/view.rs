@@ -1,4 +1,4 @@
-//! What somebody wants to see of the state: which parts, and which lines of the lists.
+//! What a viewer asks for: which parts of the state, and which lines of the lists.
 
 use gapless_broker::SubscriberState;
 use gapless_core::{Pattern, TopicName};
@@ -49,13 +49,13 @@ pub(crate) enum Sort {
 pub(crate) enum Filter {
     /// Everything but the broker's own.
     All,
-    /// Names that contain this text, whatever the case.
+    /// Names that contain this text, ignoring case.
     Text(String),
     /// Names that match.
     Pattern(Pattern),
 }
 
-/// What somebody wants to see.
+/// What a viewer asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) overview: bool,
@@ -161,7 +161,7 @@ fn filter(text: &str) -> Result<Filter, Problem> {
         return Ok(Filter::All);
     }
     if text.contains(['*', '>']) || text.starts_with('$') {
-        // While somebody still types it may be no pattern yet; then it is a text.
+        // While the user still types it may not be a valid pattern yet; then it is a text.
         if let Ok(pattern) = Pattern::parse(text) {
             return Ok(Filter::Pattern(pattern));
         }

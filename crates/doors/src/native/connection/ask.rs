@@ -17,7 +17,7 @@ use crate::native::deliver::Followed;
 use crate::native::group::{NewMember, join};
 use crate::native::requests::answer;
 
-/// The answer to a question, made on a thread that may block.
+/// The answer to a request, computed on a thread that may block.
 pub(super) enum Answer {
     /// A verb, and the memory it holds until it is with the output.
     Verb(Verb, Option<Share>),

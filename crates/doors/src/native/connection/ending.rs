@@ -16,7 +16,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_millis(500);
 
 impl Connection {
-    /// Ends it: after what is owed went out, if the door is closing.
+    /// Ends it: after pending answers were sent, if the listener is closing.
     pub(super) async fn wind_up(mut self: Box<Self>, ended: Option<End>) {
         let ended = match ended {
             Some(ended) => ended,
@@ -41,7 +41,7 @@ impl Connection {
             End::Io(error) => {
                 tracing::debug!(session = self.session.number, %error, "a connection broke");
             }
-            // A hello of jobs that comes while the door closes is not taken over any more.
+            // A hello of jobs that arrives while the listener closes is not taken over any more.
             End::Done | End::Jobs => {
                 let _ = poll_fn(|context| self.stream.poll_shutdown(context)).await;
                 let _ = tokio::time::timeout(LINGER, self.linger()).await;

@@ -1,4 +1,4 @@
-//! What a frame asks for, and who does it.
+//! Dispatches a frame to the code that handles it.
 
 use std::sync::PoisonError;
 
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// A frame that is no verb: a publish is rejected, anything else is an error.
+    /// A frame that is not a valid verb: a publish is rejected, anything else is an error.
     pub(super) fn bad_verb(&mut self, frame: &Frame, bad: &VerbError, ids: Ids) {
         if self.stage == Stage::New {
             let is_hello = frame.kind == Kind::Hello.number();

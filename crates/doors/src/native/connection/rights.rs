@@ -48,7 +48,7 @@ pub(super) fn check(caller: &mut Caller, verb: &Verb) -> Result<(), Refusal> {
         | Verb::GroupExtend(_)
         | Verb::GroupTerminate(_)
         | Verb::GroupCredit(_) => {}
-        // Each command says itself whom it is for.
+        // Each command names its identity itself.
         Verb::Auth(_) => {}
         // The list is cut to what the caller may see.
         Verb::TopicList(_) | Verb::GroupList(_) => {}
@@ -164,12 +164,12 @@ impl Connection {
             && self.caller.charge(messages as u64, bytes as u64).is_ok()
     }
 
-    /// Finds out who it is. If it may not come in it is told why, after a while if it tried
-    /// often, and the connection ends.
+    /// Authenticates the client. If that fails the client gets the reason, after a pause if it
+    /// failed often, and the connection ends.
     pub(super) fn introduce(&mut self, token: Option<&[u8]>, ids: Ids) -> bool {
         let own = rustix::process::geteuid().as_raw();
         let certificate = self.stream.certificate();
-        // What is no text is no token.
+        // Bytes that are not text cannot be a token.
         let token = token.map(|token| std::str::from_utf8(token).unwrap_or(""));
         let proof = match (token, certificate.as_deref(), self.stream.peer_uid()) {
             (Some(token), _, _) => Proof::Token(token),
