@@ -268,6 +268,19 @@ fn f3_every_http_path_needs_its_right_and_has_it_where_it_is_granted() {
 }
 
 #[test]
+fn f3_a_group_is_changed_only_by_those_who_may_follow_its_source() {
+    let server = Server::open();
+    let all = server.token("all", EVERYTHING);
+    let without = server.token("without", &["allow group on >", "allow subscribe on other"]);
+    server.send(&all, Request::new("PUT", "/v1/topics/orders").json(&json!({}))).is(201);
+    let made = Request::new("PUT", "/v1/groups/mailer").json(&json!({ "source": "orders" }));
+    server.send(&all, made).is(201);
+    let change = || Request::new("PATCH", "/v1/groups/mailer").json(&json!({}));
+    server.send(&without, change()).is(403);
+    server.send(&all, change()).is(200);
+}
+
+#[test]
 fn f3_rights_hold_for_their_names_only() {
     let server = Server::open();
     let rules = ["allow create,publish,subscribe on orders.>", "deny publish on orders.secret"];

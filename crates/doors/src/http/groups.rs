@@ -133,6 +133,7 @@ async fn create(
 
 async fn configure(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     TopicPath(name): TopicPath,
     params: Params,
     Json(changes): Json<Changes>,
@@ -141,6 +142,7 @@ async fn configure(
     let broker = shared.broker.clone();
     let info = blocking(move || {
         let before = broker.describe_group(&name)?.settings;
+        caller.may_all(Right::Subscribe, &before.source)?;
         let started = before.start;
         let settings = changes.apply(before)?;
         if settings.start != started {
