@@ -3,8 +3,17 @@
 //! A rate says nothing about moments in which everything stands still. Here the time between
 //! one ack and the next is watched over the whole run, and the longest is the figure: what a
 //! publisher sees when segments, checkpoints or the making of log files get in its way.
+//!
+//! Beside it stands the longest flush of a small file that nothing else uses, in the same time: a
+//! gap of that length is the disk's own.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -25,6 +34,11 @@ const KEYS: u64 = 1_000_000;
 const LARGE_BYTES: usize = 16 * 1024;
 /// The longest time without an ack that is good enough, in microseconds.
 const GAP_US_MAX: f64 = 50_000.0;
+/// Bytes of a bare flush, and of the file that is flushed.
+const BARE_BYTES: usize = 4096;
+const BARE_FILE_BYTES: usize = 4 * 1024 * 1024;
+/// The rest between two bare flushes, so that they do not keep the disk busy themselves.
+const BARE_REST: Duration = Duration::from_millis(5);
 /// Gaps longer than this are counted.
 const LONG: Duration = Duration::from_millis(10);
 
@@ -115,6 +129,7 @@ fn measure(dir: &Path, options: &Options, case: Case) -> Result<Row> {
     let publish_options = PublishOptions::default();
     let mut window = Window::new(&broker, case.depth());
     let mut gaps = Gaps::default();
+    let bare = BareFlushes::start(dir)?;
     let limit = Duration::from_secs_f64(options.seconds);
     let started = Instant::now();
     let mut last_ack = started;
@@ -134,12 +149,53 @@ fn measure(dir: &Path, options: &Options, case: Case) -> Result<Row> {
     window.drain()?;
     let took = started.elapsed().as_secs_f64();
     let refused = window.retries;
+    let bare = bare.longest()?;
     broker.close()?;
     Ok(Row::new(case.name(), Figure::micros(gaps.longest.as_secs_f64() * 1e6))
         .goal(Goal::FigureAtMost(GAP_US_MAX))
+        .beside("bare flush", Figure::micros(bare.as_secs_f64() * 1e6))
         .beside("over 10 ms", Figure::count(gaps.long as f64))
         .beside("rate", Figure::per_second(messages as f64 / took))
         .beside("refused", Figure::count(refused as f64)))
+}
+
+/// Flushes of a file by itself, on a thread.
+struct BareFlushes {
+    path: PathBuf,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<Duration>>,
+}
+
+impl BareFlushes {
+    fn start(dir: &Path) -> Result<Self> {
+        let path = dir.join("bare");
+        let file = File::create(&path)?;
+        file.write_all_at(&vec![0; BARE_FILE_BYTES], 0)?;
+        file.sync_all()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let thread = thread::Builder::new().name("bare".to_owned()).spawn(move || {
+            let mut longest = Duration::ZERO;
+            let offsets = (0..BARE_FILE_BYTES as u64).step_by(BARE_BYTES).cycle();
+            for offset in offsets.take_while(|_| !over.load(Ordering::Relaxed)) {
+                let began = Instant::now();
+                file.write_all_at(&[1; BARE_BYTES], offset)?;
+                file.sync_data()?;
+                longest = longest.max(began.elapsed());
+                thread::park_timeout(BARE_REST);
+            }
+            Ok(longest)
+        })?;
+        Ok(Self { path, is_over, thread })
+    }
+
+    /// Ends them.
+    fn longest(self) -> Result<Duration> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let longest = self.thread.join().map_err(|_| "the bare flushes panicked")??;
+        fs::remove_file(self.path)?;
+        Ok(longest)
+    }
 }
 
 /// Times between one ack and the next.

@@ -373,8 +373,7 @@ impl Inner {
     }
 
     /// Opens the source of a group that has none, or jumps in it over what is known to be
-    /// done. This looks at the manifest, which is locked before any group by who takes a
-    /// checkpoint: so the group must not be locked meanwhile.
+    /// done. This may read, which takes a while: so the group must not be locked meanwhile.
     pub(crate) fn open_source(&self, group: &GroupCell) -> Result<(), FollowError> {
         let (pattern, place) = {
             let state = group.lock();

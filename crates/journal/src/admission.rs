@@ -222,7 +222,8 @@ impl Inner {
     /// frees some is worth its while.
     pub(crate) fn is_tight(&self) -> bool {
         let unsealed = self.unsealed.load(Ordering::Acquire);
-        self.is_stuck() || self.free_bytes() < self.keep_free(unsealed + self.options.seal_bytes)
+        self.is_stuck()
+            || self.free_bytes() < self.keep_free(unsealed.saturating_add(self.options.seal_bytes))
     }
 
     /// Whether writing out what is in memory only may help: the log takes no more, or soon will
@@ -248,6 +249,11 @@ impl Inner {
         if before / step != (before + bytes) / step {
             self.look_at_disk();
         }
+    }
+
+    /// Bytes written to the log since the opening.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.admission.written.load(Ordering::Relaxed)
     }
 
     /// Bytes that the disk had left when it was last looked.

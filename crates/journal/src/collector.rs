@@ -29,6 +29,8 @@ use crate::state::{Policy, State};
 
 /// Index rows read at once.
 const ROWS_AT_ONCE: u64 = 256;
+/// Rows of keys between two looks at whether something else is due.
+const ROWS_OF_A_STEP: u64 = 4096;
 /// How many segments there may be before small ones are merged even in a hurry.
 const SEGMENTS_MAX_HURRIED: usize = 1000;
 /// Share of dead bytes, in percent, from which a segment is written anew when the disk is nearly
@@ -198,12 +200,14 @@ impl Compactor {
     }
 
     /// For segments: of each key the newest in any of them stays. One that is past (see
-    /// [`KeyRow::is_past`]) goes, but only when nothing older is left that it still hides.
+    /// [`KeyRow::is_past`]) goes, but only when nothing older is left that it still hides. `step` is
+    /// called now and then.
     fn add_topic(
         &mut self,
         segments: &[Arc<Segment>],
         topic: TopicId,
         (grace, now): (Duration, Timestamp),
+        step: &mut dyn FnMut(),
     ) -> Result<Vec<u64>, ReadError> {
         let mut dead = vec![0; segments.len()];
         let mut survivors = Vec::new();
@@ -216,7 +220,12 @@ impl Compactor {
             heap.extend(cursor.peek()?.map(|row| Reverse((row.hash, at))));
         }
         let mut same: Vec<(usize, KeyRow)> = Vec::new();
+        let mut rows = 0_u64;
         while let Some(Reverse((hash, at))) = heap.pop() {
+            rows += 1;
+            if rows.is_multiple_of(ROWS_OF_A_STEP) {
+                step();
+            }
             same.extend(keys[at].next()?.map(|row| (at, row)));
             heap.extend(keys[at].peek()?.map(|row| Reverse((row.hash, at))));
             if heap.peek().is_some_and(|Reverse(next)| next.0 == hash) {
@@ -392,7 +401,10 @@ impl Inner {
             }
         }
         for (topic, grace) in topics {
-            let superseded = compactor.add_topic(segments, topic, (grace, dropper.now))?;
+            let at = (dropper.state, dropper.now);
+            let mut step = || self.seal_meanwhile(&mut lock(&self.manifest), at);
+            let superseded =
+                compactor.add_topic(segments, topic, (grace, dropper.now), &mut step)?;
             for (at, count) in superseded.into_iter().enumerate() {
                 if let Some((bytes, messages)) = compacted[at].get(&topic) {
                     dead[at] += bytes * count.min(*messages) / (*messages).max(1);
@@ -451,6 +463,7 @@ impl Inner {
                     for batch in batches(&cursor.segment, &row)? {
                         dropper.write(&batch, compactor, &mut writer)?;
                     }
+                    self.seal_meanwhile(&mut manifest, (dropper.state, dropper.now));
                 }
             }
         }

@@ -14,9 +14,10 @@
 //! - what is handed out at opening is written and flushed once more when it is settled, since the
 //!   process before may have died without flushing, or after its flush had failed.
 //!
-//! Where things are: `scan` finds what is alive, `writer` appends, `room` makes and
-//! recycles files, `reader` replays, `doctor` examines and cuts.
+//! Where things are: `scan` finds what is alive, `writer` appends, `apart` flushes beside it,
+//! `room` makes and recycles files, `reader` replays, `doctor` examines and cuts.
 
+mod apart;
 mod doctor;
 mod reader;
 mod room;
@@ -29,7 +30,7 @@ use std::{
     collections::VecDeque,
     io,
     path::PathBuf,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Mutex, atomic::AtomicU64},
 };
 
 pub use self::doctor::{Cut, Examination, ExaminedFile};
@@ -89,9 +90,15 @@ struct LogFile {
     /// How much of it can hold frames.
     bytes: u64,
     file: Arc<dyn FsFile>,
+    /// Held while it is flushed; set for ever when that failed.
+    is_lost: Mutex<bool>,
 }
 
 impl LogFile {
+    fn new(number: u64, bytes: u64, file: Arc<dyn FsFile>) -> Self {
+        Self { number, bytes, file, is_lost: Mutex::new(false) }
+    }
+
     fn name(&self) -> String {
         file_name(self.number)
     }
@@ -156,7 +163,7 @@ impl FileLog {
                     false => self.fs.open(&path)?,
                 };
                 let bytes = file.len()? / BLOCK_BYTES * BLOCK_BYTES;
-                Ok(Arc::new(LogFile { number, bytes, file }))
+                Ok(Arc::new(LogFile::new(number, bytes, file)))
             };
             files.push(open().map_err(|source| io_error("open", &name, source))?);
         }
@@ -284,6 +291,7 @@ impl Log for FileLog {
             used,
             offset,
             dirty: Vec::new(),
+            flushed_apart: Arc::default(),
             begun: false,
             first,
             pages: Pages::new(AT_ONCE_BYTES_MAX),

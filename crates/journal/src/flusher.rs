@@ -54,8 +54,20 @@ impl Inner {
     /// A turn of the flusher's thread, which goes on by itself as long as publishes come that
     /// are to be flushed: those who wait need not wake it again.
     pub(crate) fn turn_of_flusher(&self) -> Turn {
-        match self.turn() {
+        match self.turn_paced() {
             Turn::Done if lock(&self.gather).wants_flush() => Turn::More,
+            turned => turned,
+        }
+    }
+
+    /// A turn of those who can rest after it.
+    pub(crate) fn turn_paced(&self) -> Turn {
+        let before = self.log_bytes();
+        match self.turn() {
+            Turn::Done => match self.rest_after(self.log_bytes() - before) {
+                rest if rest.is_zero() => Turn::Done,
+                rest => Turn::Rest(rest),
+            },
             turned => turned,
         }
     }
@@ -139,13 +151,30 @@ impl Inner {
         wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
-    /// Flushes what is written so far, whether or not anybody asked for it.
+    /// Writes what has gathered and flushes what is written so far, whether or not anybody asked
+    /// for it. Those who only write do not wait for the flush.
     pub(crate) fn flush_written(&self) {
-        self.marks.take_turn(|| {
-            let turned = self.turn();
-            self.flush_log();
-            turned
-        });
+        self.marks.take_turn(|| self.turn());
+        // In this order: what the marks tell of is in the tail, and what is there is in the log.
+        let written = self.marks.written();
+        let last = lock(&self.tail).last();
+        if self.marks.failure().is_some() || self.marks.flushed() >= written {
+            return;
+        }
+        let writer = lock(&self.writer);
+        let apart = writer.flush_apart();
+        drop(writer);
+        let flushed = match apart {
+            Some(apart) => apart.flush(),
+            None => lock(&self.writer).flush(),
+        };
+        match flushed {
+            Ok(()) => {
+                self.flushed_position.fetch_max(last.0, Ordering::AcqRel);
+                self.marks.raise(written, written);
+            }
+            Err(error) => self.fail(error),
+        }
     }
 
     /// Flushes what is written so far. Only the leader calls it.

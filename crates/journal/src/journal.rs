@@ -33,6 +33,7 @@ use crate::manifest::{Jump, Manifest};
 use crate::marks::{Marks, Turn, lock};
 use crate::open::JUMP_POSITIONS;
 use crate::options::JournalOptions;
+use crate::pacing::Pacing;
 use crate::pool::{Pending, Pool};
 use crate::tail::Tail;
 use crate::times::{Buckets, FlushTimes};
@@ -70,6 +71,7 @@ pub(crate) struct Inner {
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) pool: Pool,
     pub(crate) admission: Admission,
+    pub(crate) pacing: Pacing,
     /// Set while the disk refuses what was let in, which a disk that copies on write may do.
     pub(crate) blocked: AtomicBool,
     /// How often it did so in a row.
@@ -79,6 +81,9 @@ pub(crate) struct Inner {
     pub(crate) stats: Stats,
     pub(crate) monotonic: Monotonic,
     pub(crate) prepare: Option<Arc<dyn Prepare>>,
+    /// Positions that were skipped at openings, which is when such are added. The manifest has them
+    /// too, but is locked for as long as the keeper works.
+    pub(crate) jumps: Vec<Jump>,
     /// The newest manifest; whoever holds it is the one who keeps the store.
     pub(crate) manifest: Mutex<Manifest>,
     /// Blobs to be deleted as soon as the manifest that does not name them has its copy.
@@ -89,6 +94,8 @@ pub(crate) struct Inner {
     pub(crate) sealed: Mutex<Sealed>,
     /// Bytes in memory that are in no segment yet.
     pub(crate) unsealed: AtomicU64,
+    /// Bytes that the same takes in the log.
+    pub(crate) unsealed_log: AtomicU64,
     /// The last position that is flushed.
     pub(crate) flushed_position: AtomicU64,
     /// Set when something died since the collector last looked.
@@ -259,7 +266,7 @@ impl Ticket {
 
     /// A turn that flushes for this ticket too if its append was written before.
     fn turn(&self, inner: &Inner) -> Turn {
-        let turned = inner.turn();
+        let turned = inner.turn_paced();
         if self.wanted == Durability::Flushed && self.marks.reached(self.lsn) == Durability::Written
         {
             inner.flush_log();
@@ -270,7 +277,8 @@ impl Ticket {
     /// Whether it waits for a flush that nobody is at.
     pub fn may_lead(&self) -> bool {
         let waits = self.marks.reached(self.lsn) < self.wanted;
-        waits && self.wanted == Durability::Flushed && !self.marks.is_led()
+        let is_paced = || self.inner.upgrade().is_some_and(|inner| inner.is_paced());
+        waits && self.wanted == Durability::Flushed && !self.marks.is_led() && !is_paced()
     }
 
     /// Writes and flushes in this thread, unless somebody else is at it: that saves two
@@ -288,7 +296,7 @@ impl Ticket {
         let little = gather.waiting_bytes() <= WRITTEN_HERE_BYTES_MAX;
         let quick = little && gather.required() < Durability::Flushed;
         drop(gather);
-        if quick && !inner.blocked.load(Ordering::Acquire) {
+        if quick && !inner.blocked.load(Ordering::Acquire) && !inner.is_paced() {
             inner.marks.try_turn(|| inner.turn());
         }
     }
@@ -389,6 +397,7 @@ impl Journal {
         let flushed = Position(inner.flushed_position.load(Ordering::Acquire));
         if waiting + bytes as u64 > inner.options.waiting_bytes_max.max(bytes) as u64
             || (unsealed > inner.options.unsealed_bytes_max && to != Use::Freeing)
+            || (to == Use::Messages && inner.is_ahead_of_pace(waiting))
             || gather.next_position().distance(flushed) > GIVEN_POSITIONS_MAX
         {
             return Err(BeginError::Busy { waiting: waiting.max(unsealed) });
@@ -443,7 +452,7 @@ impl Journal {
 
     /// Positions that were skipped at openings after an unclean end.
     pub fn jumps(&self) -> Vec<Jump> {
-        lock(&self.inner.manifest).jumps.clone()
+        self.inner.jumps.clone()
     }
 
     /// The hash under which this store finds a key.

@@ -26,6 +26,9 @@ use crate::tail::TailFrame;
 /// Bytes of a segment after which it is looked again whether the log has room ahead.
 const PREPARE_STEP_BYTES: u64 = 8 * 1024 * 1024;
 
+/// Segments that are written one after the other before the keeper looks at anything else.
+const SEALS_MAX: usize = 4;
+
 /// The blob that only holds room, to be given up when there is no other.
 pub(crate) const BALLAST_NAME: &str = "reserve";
 
@@ -104,9 +107,7 @@ impl Journal {
     /// # Errors
     /// Says what could not be done; nothing is lost by it.
     pub fn seal(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
-        self.inner.seal(state, now)?;
-        self.inner.evict(state);
-        Ok(())
+        self.inner.seal(u64::MAX, state, now)
     }
 
     /// Writes all segments anew without what is dead, superseded keys included, now.
@@ -114,10 +115,8 @@ impl Journal {
     /// # Errors
     /// Says what could not be done; nothing is lost by it.
     pub fn compact(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
-        self.inner.seal(state, now)?;
-        self.inner.rewrite_all(state, now)?;
-        self.inner.evict(state);
-        Ok(())
+        self.inner.seal(u64::MAX, state, now)?;
+        self.inner.rewrite_all(state, now)
     }
 
     /// Ends cleanly: everything is flushed, and the next opening knows it.
@@ -147,8 +146,11 @@ impl Inner {
         }
         self.copy_manifest()?;
         let mut kept = Kept::default();
-        if self.is_seal_due() || self.is_seal_of_use() {
-            self.seal(state, now)?;
+        for _ in 0..SEALS_MAX {
+            if !self.is_seal_due() && !self.is_seal_of_use() {
+                break;
+            }
+            self.seal(self.seal_log_bytes(), state, now)?;
             kept.sealed = true;
         }
         // Each piece leaves one segment without anything dead.
@@ -193,33 +195,65 @@ impl Inner {
         held
     }
 
-    /// Whether enough has gathered in memory that it should be written out.
-    fn is_seal_due(&self) -> bool {
+    /// Bytes of the log that are written out at a time, so that memory is given back in steps of
+    /// that size.
+    fn seal_log_bytes(&self) -> u64 {
         let large = self.checkpoint_bytes.load(Ordering::Relaxed);
         // Not more than appends may leave in memory, or they would wait for ever.
-        let due = self.options.seal_bytes.max(large).min(self.options.unsealed_bytes_max / 2);
-        lock(&self.tail).unsealed_log_bytes() >= due.max(1)
+        self.options.seal_bytes.max(large).min(self.options.unsealed_bytes_max / 2).max(1)
     }
 
-    /// Writes what is in memory only into a segment, the state into a checkpoint, and
-    /// trims the log of both.
-    pub(crate) fn seal(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
-        let mut manifest = lock(&self.manifest);
+    /// Whether enough has gathered in memory that it should be written out.
+    fn is_seal_due(&self) -> bool {
+        lock(&self.tail).unsealed_log_bytes() >= self.seal_log_bytes()
+    }
+
+    /// Writes what is in memory only, but not much more than so many bytes of the log, into a
+    /// segment, the state into a checkpoint, and trims the log of both.
+    pub(crate) fn seal(
+        &self,
+        log_bytes: u64,
+        state: &dyn State,
+        now: Timestamp,
+    ) -> Result<(), KeepError> {
+        self.seal_to(&mut lock(&self.manifest), log_bytes, (state, now))
+    }
+
+    /// Does the same in the middle of other work of the keeper, when it is due, and that work had
+    /// as much time as the last segment took. What cannot be written now is left for later.
+    pub(crate) fn seal_meanwhile(&self, manifest: &mut Manifest, at: (&dyn State, Timestamp)) {
+        let sealed = lock(&self.sealed);
+        let is_early = (self.monotonic)() < sealed.ended + sealed.took;
+        drop(sealed);
+        if is_early || !self.is_seal_due() || self.is_tight() {
+            return;
+        }
+        if let Err(error) = self.seal_to(manifest, self.seal_log_bytes(), at) {
+            tracing::debug!(%error, "a segment has to wait for the end of other work");
+        }
+    }
+
+    fn seal_to(
+        &self,
+        manifest: &mut Manifest,
+        log_bytes: u64,
+        (state, now): (&dyn State, Timestamp),
+    ) -> Result<(), KeepError> {
         self.flush_all()?;
         let flushed = self.marks.flushed();
-        let mut frames = lock(&self.tail).unsealed();
+        let mut frames = lock(&self.tail).unsealed(log_bytes);
         frames.retain(|frame| frame.lsn <= flushed);
         let Some(last) = frames.last() else { return Ok(()) };
         let (last_lsn, last_position) = (last.lsn, last.last);
         let mut fresh = Fresh::new(&*self.blobs);
-        let name = fresh.segment(&mut manifest);
+        let name = fresh.segment(manifest);
         let began = (self.monotonic)();
         let hurried = self.is_seal_due() && lock(&self.sealed).leaves_little_time(began);
         let segment = self.write_segment((name, hurried), &frames, last_position, (state, now))?;
         let ended = (self.monotonic)();
         *lock(&self.sealed) = Sealed { took: ended.saturating_sub(began), ended, hurried };
         drop(frames);
-        let checkpoint = fresh.checkpoint(&mut manifest);
+        let checkpoint = fresh.checkpoint(manifest);
         let head =
             Head { epoch: self.epoch.0, replay_from: last_lsn.next(), sealed: last_position };
         self.write_checkpoint(&checkpoint, head, state)?;
@@ -229,13 +263,14 @@ impl Inner {
         next.sealed = last_position;
         next.replay_from = last_lsn.next();
         let unneeded = old.map(|old| vec![copy_name(&old), old.to_string()]).unwrap_or_default();
-        let copied = self.install(&mut manifest, next, fresh, unneeded)?;
+        let copied = self.install(manifest, next, fresh, unneeded)?;
         if let Some(segment) = segment {
             self.swap_segments(|segments| segments.push(Arc::new(segment)));
         }
         lock(&self.tail).seal(last_position);
         self.note_unsealed();
         self.marks.room_made();
+        self.evict(state);
         self.dead.store(true, Ordering::Release);
         if copied {
             self.delete_unneeded();
@@ -396,8 +431,11 @@ impl Inner {
     }
 
     pub(crate) fn note_unsealed(&self) {
-        let unsealed = lock(&self.tail).unsealed_memory_bytes();
+        let tail = lock(&self.tail);
+        let (unsealed, log) = (tail.unsealed_memory_bytes(), tail.unsealed_log_bytes());
+        drop(tail);
         self.unsealed.store(unsealed, Ordering::Release);
+        self.unsealed_log.store(log, Ordering::Release);
     }
 }
 

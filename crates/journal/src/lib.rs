@@ -35,6 +35,7 @@ mod open;
 mod open_files;
 mod options;
 mod orphans;
+mod pacing;
 mod pages;
 mod pool;
 mod rehearse;

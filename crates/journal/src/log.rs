@@ -172,6 +172,11 @@ pub trait LogWriter: Send + fmt::Debug {
     fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError>;
     /// When it returns, all frames appended so far survive power loss.
     fn flush(&mut self) -> Result<(), AppendError>;
+    /// What flushes all frames appended so far while this writer goes on, which then need not wait
+    /// for it; `None` if this log has no such way.
+    fn flush_apart(&self) -> Option<Box<dyn FlushApart>> {
+        None
+    }
     /// Appends a frame and flushes, in one step where that is faster.
     fn append_flushed(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
         self.append(at, frame)?;
@@ -191,6 +196,13 @@ pub trait LogWriter: Send + fmt::Debug {
     /// Something that makes room ahead of need, to be called from another thread while
     /// this writer appends; `None` if this log has no such work.
     fn preparer(&self) -> Option<Arc<dyn Prepare>>;
+}
+
+/// Frames that are to be flushed without their writer.
+pub trait FlushApart: Send + fmt::Debug {
+    /// When it returns, they survive power loss. If it fails, the writer fails too, if not at once
+    /// then before it tells that anything is flushed.
+    fn flush(&self) -> Result<(), AppendError>;
 }
 
 /// Knows the room of a log, and makes more ahead of need, so that the writer does not wait for

@@ -24,7 +24,9 @@ pub(crate) enum Turn {
     Done,
     /// The same, and what has gathered meanwhile is to be flushed too.
     More,
-    /// The disk is full: trying again at once would be in vain.
+    /// All that had gathered is written, and the next turn is to come after a rest.
+    Rest(Duration),
+    /// The disk is full: the same is to be tried again after a rest.
     Full,
 }
 
@@ -274,7 +276,8 @@ impl Marks {
     pub(crate) fn serve(&self, turn: impl Fn() -> Turn) {
         let mut waiting = lock(&self.waiting);
         while waiting.failure.is_none() {
-            if !waiting.kicked || waiting.leading {
+            // Those who must take a turn of their own go first, and wake this thread after it.
+            if !waiting.kicked || waiting.leading || waiting.blocked > 0 {
                 waiting = self.kicks.wait(waiting).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -295,9 +298,14 @@ impl Marks {
         drop(waiting);
         let leader = Leader(self);
         let turned = turn();
-        if turned == Turn::Full && !rest.is_zero() {
-            // Still leading, so that nobody else tries in vain meanwhile. Only a failure
-            // notifies before the time is over.
+        let rest = match turned {
+            Turn::Full => rest,
+            Turn::Rest(paced) if !rest.is_zero() => paced,
+            _ => Duration::ZERO,
+        };
+        if !rest.is_zero() {
+            // Still leading, so that there is no other turn meanwhile. Only a failure notifies
+            // before the time is over.
             let waiting = lock(&self.waiting);
             if waiting.failure.is_none() {
                 let rested = self.turns.wait_timeout(waiting, rest);

@@ -24,6 +24,7 @@ use crate::manifest::{CHECKPOINT_PREFIX, DAMAGED_PREFIX, Jump, Manifest, SEGMENT
 use crate::marks::Marks;
 use crate::options::JournalOptions;
 use crate::orphans::Orphans;
+use crate::pacing::Pacing;
 use crate::pool::Pool;
 use crate::segment::{Segment, SegmentMeta, Unopened};
 use crate::state::Recover;
@@ -199,16 +200,19 @@ impl Journal {
             blobs,
             pool: Pool::new(options.recovery_threads),
             admission: Admission::new(),
+            pacing: Pacing::new(parts.flusher_thread),
             blocked: AtomicBool::new(false),
             blocked_tries: AtomicU64::new(0),
             ballast: AtomicBool::new(false),
             stats: Stats::default(),
             monotonic: parts.monotonic,
+            jumps: manifest.jumps.clone(),
             manifest: Mutex::new(manifest),
             unneeded: Mutex::default(),
             checkpoint_bytes: AtomicU64::new(0),
             sealed: Mutex::default(),
             unsealed: AtomicU64::new(0),
+            unsealed_log: AtomicU64::new(0),
             flushed_position: AtomicU64::new(next.prev().0),
             dead: AtomicBool::new(true),
             options,

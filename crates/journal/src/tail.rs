@@ -113,10 +113,17 @@ impl Tail {
         Some(taken.cloned().collect())
     }
 
-    /// The frames that are in no segment yet.
-    pub(crate) fn unsealed(&self) -> Vec<TailFrame> {
+    /// The frames that are in no segment yet, oldest first, until they take at least so many bytes
+    /// of the log.
+    pub(crate) fn unsealed(&self, log_bytes_min: u64) -> Vec<TailFrame> {
         let start = self.frames.partition_point(|frame| frame.last <= self.sealed);
-        self.frames.iter().skip(start).cloned().collect()
+        let mut bytes = 0;
+        let is_wanted = |frame: &&TailFrame| {
+            let before = bytes;
+            bytes += frame.log_bytes;
+            before < log_bytes_min
+        };
+        self.frames.iter().skip(start).take_while(is_wanted).cloned().collect()
     }
 
     /// Notes that everything through `position` is in a segment now.
@@ -163,7 +170,8 @@ mod tests {
         }
         assert!(tail.evict(0).is_empty());
         tail.seal(Position(30));
-        assert_eq!(tail.unsealed().len(), 2);
+        assert_eq!(tail.unsealed(u64::MAX).len(), 2);
+        assert_eq!(tail.unsealed(1).len(), 1);
         assert_eq!(tail.evict(0).len(), 2);
         assert_eq!(tail.first, Position(31));
         assert!(tail.read(Position(30), 1000).is_none());

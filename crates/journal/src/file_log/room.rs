@@ -37,6 +37,9 @@ const FREE_FILES_MAX: usize = 8;
 /// at least, so hundreds of them fit.
 const RESERVE_BYTES_MAX: u64 = 1024 * 1024;
 
+/// Bytes of a file that is made while a frame waits for it, unless the frame is larger.
+const MADE_NOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
 /// How much is zeroed between two flushes, in bytes: small steps keep the disk's queue
 /// short for the flushes of the log itself, which happen meanwhile.
 const ZERO_STEP_BYTES: u64 = 1024 * 1024;
@@ -203,7 +206,8 @@ impl Room {
 
     /// How large a file is made for a frame of so many bytes while others wait for it.
     fn bytes_for(&self, bytes_min: u64) -> u64 {
-        self.options.first_file_bytes.max(bytes_min).next_multiple_of(BLOCK_BYTES)
+        let small = self.options.first_file_bytes.min(MADE_NOW_BYTES_MAX);
+        small.max(bytes_min).next_multiple_of(BLOCK_BYTES)
     }
 
     /// Bytes of the files that the writer would make for these frames.
@@ -303,7 +307,7 @@ impl Room {
             offset = end;
         }
         file.write_past_cache(false);
-        let made = LogFile { number, bytes, file };
+        let made = LogFile::new(number, bytes, file);
         self.fs.rename(temp, &self.dir.join(made.name()))?;
         // Before any frame in it can be reported as flushed.
         self.fs.sync_dir(&self.dir)?;

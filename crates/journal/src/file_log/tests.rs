@@ -414,6 +414,60 @@ fn failed_flush_poisons_the_writer_and_what_replay_shows_is_safe() {
 }
 
 #[test]
+fn what_is_flushed_apart_survives_power_loss_and_what_came_after_it_is_not_taken_for_flushed() {
+    for seed in 0..50 {
+        let fs = FaultyFs::new(seed);
+        let mut taken = take_over(&fs, 1).expect("new log");
+        for letter in ["a", "b", "c", "d", "e"] {
+            append(&mut *taken.writer, letter);
+        }
+        let apart = taken.writer.flush_apart().expect("files can be flushed apart");
+        append(&mut *taken.writer, "f");
+        apart.flush().expect("flush");
+        let syncs = fs.syncs();
+        append(&mut *taken.writer, "g");
+        taken.writer.flush().expect("flush");
+        assert!(fs.syncs() > syncs, "f and g are not flushed yet");
+        append(&mut *taken.writer, "h");
+        drop(taken);
+        fs.crash(CrashKind::Power);
+        let found = replayed(&fs, 1);
+        assert!(["abcdefg", "abcdefgh"].contains(&found.as_str()), "seed {seed}: {found}");
+    }
+}
+
+#[test]
+fn a_file_whose_disk_was_full_for_a_frame_written_and_flushed_in_one_step_can_be_flushed_again() {
+    let fs = FaultyFs::new(1);
+    let mut taken = take_over(&fs, 1).expect("new log");
+    append(&mut *taken.writer, "a");
+    taken.writer.flush().expect("flush");
+    fs.fail_write(1, ErrorKind::StorageFull, Times::Once);
+    let full = taken.writer.append_flushed(Lsn(2), &frame("b", 1));
+    assert!(matches!(full, Err(AppendError::Full)), "{full:?}");
+    taken.writer.append_flushed(Lsn(2), &frame("b", 1)).expect("there is room again");
+    drop(taken);
+    fs.crash(CrashKind::Power);
+    assert_eq!(replayed(&fs, 1), "ab");
+}
+
+#[test]
+fn a_flush_apart_that_failed_fails_the_writer_though_the_disk_says_so_once_only() {
+    let fs = FaultyFs::new(1);
+    let mut taken = take_over(&fs, 1).expect("new log");
+    append(&mut *taken.writer, "a");
+    taken.writer.flush().expect("flush");
+    append(&mut *taken.writer, "b");
+    let apart = taken.writer.flush_apart().expect("files can be flushed apart");
+    fs.fail_sync(1, ErrorKind::Other, Times::Once);
+    assert!(matches!(apart.flush(), Err(AppendError::Unknown(_))));
+    let flushed = taken.writer.flush();
+    assert!(matches!(flushed, Err(AppendError::Unknown(_))), "{flushed:?}");
+    let append = taken.writer.append(Lsn(3), &frame("c", 1));
+    assert!(matches!(append, Err(AppendError::Unknown(_))), "{append:?}");
+}
+
+#[test]
 fn what_a_killed_process_wrote_is_safe_once_it_was_replayed() {
     for seed in 0..50 {
         let fs = FaultyFs::new(seed);

@@ -19,12 +19,13 @@ use bytes::Bytes;
 
 use super::{
     LogFile, Unsettled,
+    apart::Apart,
     room::{Preparer, Room, zeros},
 };
 use crate::{
     frame::{BLOCK_BYTES, HEADER_BYTES, Header, Secret, extent},
     fs::{is_full, is_out_of_files, is_read_only},
-    log::{AppendError, LogError, LogWriter, Lsn, Prepare},
+    log::{AppendError, FlushApart, LogError, LogWriter, Lsn, Prepare},
     pages::Pages,
 };
 
@@ -66,6 +67,8 @@ pub(super) struct Writer {
     pub(super) offset: u64,
     /// Written to since the last flush.
     pub(super) dirty: Vec<Arc<LogFile>>,
+    /// The last frame that was flushed apart from this writer.
+    pub(super) flushed_apart: Arc<AtomicU64>,
     /// The last file holds one frame, and that was not flushed yet.
     pub(super) begun: bool,
     /// The first frame that is kept, as the reader must know.
@@ -138,7 +141,7 @@ impl Writer {
     /// after a power loss, before anybody is told that nothing was appended.
     fn undo(&mut self, file: &LogFile) -> AppendError {
         let zeroed = file.file.write_all_at(&[zeros(BLOCK_BYTES)], self.offset);
-        match zeroed.and_then(|()| file.file.sync()) {
+        match zeroed.and_then(|()| file.sync()) {
             Ok(()) => AppendError::Full,
             Err(error) => self.fail(error),
         }
@@ -156,11 +159,12 @@ impl Writer {
             Ok(bytes) if frame.len() <= max => bytes,
             _ => return Err(AppendError::TooLarge { max }),
         };
+        self.note_apart();
         let bytes = extent(frame.len());
         let file = self.file_with(bytes, how.freeing)?;
         if self.begun && self.offset > 0 {
             self.begun = false;
-            file.file.sync().map_err(|error| self.fail(error))?;
+            file.sync().map_err(|error| self.fail(error))?;
         }
         let header = Header {
             payload_bytes,
@@ -179,7 +183,7 @@ impl Writer {
             for part in parts {
                 self.pages.fill(part);
             }
-            file.file.write_durable_at(self.pages.bytes(), self.offset)
+            file.write_durable_at(self.pages.bytes(), self.offset)
         } else {
             file.file.write_all_at(&parts, self.offset)
         };
@@ -207,6 +211,16 @@ impl Writer {
         let durable = self.dirty.is_empty() && extent(frame.len()) <= AT_ONCE_BYTES_MAX as u64;
         self.write(at, frame, How { durable, freeing })?;
         self.flush()
+    }
+
+    /// Takes note of what was flushed apart.
+    fn note_apart(&mut self) {
+        let last = Lsn(self.flushed_apart.load(Ordering::Acquire));
+        self.flushed = self.flushed.max(last);
+        if last == self.next.before() {
+            self.dirty.clear();
+            self.begun = false;
+        }
     }
 
     fn mark_dirty(&mut self, file: Arc<LogFile>) {
@@ -251,15 +265,21 @@ impl LogWriter for Writer {
     fn flush(&mut self) -> Result<(), AppendError> {
         self.alive()?;
         for file in std::mem::take(&mut self.dirty) {
-            file.file.sync().map_err(|error| self.fail(error))?;
+            file.sync().map_err(|error| self.fail(error))?;
         }
         self.flushed = self.next.before();
         self.begun = false;
         Ok(())
     }
 
+    fn flush_apart(&self) -> Option<Box<dyn FlushApart>> {
+        let (files, flushed) = (self.dirty.clone(), Arc::clone(&self.flushed_apart));
+        Some(Box::new(Apart { files, last: self.next.before(), flushed }))
+    }
+
     fn trim(&mut self, below: Lsn) -> Result<(), AppendError> {
         self.alive()?;
+        self.note_apart();
         if below > self.next {
             return Err(AppendError::WrongPlace { next: self.next });
         }
