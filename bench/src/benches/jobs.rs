@@ -229,7 +229,8 @@ fn group_alone(dir: &Path, count: u64) -> Result<f64> {
             while taken < count {
                 let Handed::Messages(leased) = member.next().await? else { continue };
                 for lease in leased.leases() {
-                    taken += 1;
+                    // A lease is for a run of messages.
+                    taken += lease.count();
                     acking.push_back(member.ack(std::slice::from_ref(lease)));
                     if acking.len() >= IN_FLIGHT
                         && let Some(oldest) = acking.pop_front()
