@@ -67,7 +67,7 @@ enum Bench {
     Wire(WireArgs),
     /// Side by side with nats-server and redis-server: real servers, the same work on each.
     Compare(compare::CompareArgs),
-    /// Over HTTP, beside the native door of the same server.
+    /// Over HTTP, beside the native API of the same server.
     Http(HttpArgs),
     /// Working off a keyed group's backlog: rate, and CPU time of a message.
     Groups(GroupsArgs),

@@ -45,7 +45,7 @@ const LAYERS: &[(&str, May)] = &[
     ),
     ("gapless-cluster", May::Know(&["gapless-broker", "gapless-protocol", "gapless-core"])),
     (
-        "gapless-doors",
+        "gapless-server",
         May::Know(&[
             "gapless-auth",
             "gapless-jobs",
@@ -151,8 +151,8 @@ mod tests {
         let all = [
             member("gapless-core", &[]),
             member("gapless-broker", &["gapless-journal", "gapless-core"]),
-            member("gapless-doors", &["gapless-jobs", "gapless-broker", "gapless-protocol"]),
-            member("gapless", &["gapless-doors", "gapless-bench", "gapless-cluster"]),
+            member("gapless-server", &["gapless-jobs", "gapless-broker", "gapless-protocol"]),
+            member("gapless", &["gapless-server", "gapless-bench", "gapless-cluster"]),
             member("gapless-bench", &["gapless-sim", "gapless-client", "gapless-broker"]),
         ];
         assert_eq!(check(&all), []);
@@ -166,8 +166,8 @@ mod tests {
             ("gapless-broker", "gapless-protocol"),
             ("gapless-client", "gapless-broker"),
             ("gapless-jobs", "gapless-journal"),
-            ("gapless-doors", "gapless-outbox"),
-            ("gapless-sim", "gapless-doors"),
+            ("gapless-server", "gapless-outbox"),
+            ("gapless-sim", "gapless-server"),
             ("gapless", "gapless-sim"),
             ("gapless-bench", "xtask"),
             ("xtask", "gapless-core"),

@@ -23,27 +23,27 @@ pub(crate) struct Exception {
 /// clock.
 const MAY_SLEEP: &[Exception] = &[
     Exception {
-        path: "crates/doors/src/native/connection.rs",
+        path: "crates/server/src/native/connection.rs",
         reason: "the timer of a connection's deadlines",
     },
     Exception {
-        path: "crates/doors/src/native/server.rs",
+        path: "crates/server/src/native/server.rs",
         reason: "pauses when the system refuses connections",
     },
     Exception {
-        path: "crates/doors/src/http/server.rs",
+        path: "crates/server/src/http/server.rs",
         reason: "pauses when the system refuses connections",
     },
     Exception {
-        path: "crates/doors/src/http/body.rs",
+        path: "crates/server/src/http/body.rs",
         reason: "the timer of a body that has to arrive",
     },
     Exception {
-        path: "crates/doors/src/http/authorization.rs",
+        path: "crates/server/src/http/authorization.rs",
         reason: "answers to failed proofs wait",
     },
     Exception {
-        path: "crates/doors/src/http/wire.rs",
+        path: "crates/server/src/http/wire.rs",
         reason: "the timer of a peer that takes nothing",
     },
     Exception {
@@ -70,23 +70,23 @@ const MAY_READ_CLOCK: &[Exception] = &[
     Exception { path: "crates/gapless/src/cmd/bench", reason: "measures" },
     Exception { path: "bench/", reason: "measures" },
     Exception {
-        path: "crates/doors/src/native/fairness.rs",
+        path: "crates/server/src/native/fairness.rs",
         reason: "its tests need a moment to count from",
     },
     Exception {
-        path: "crates/doors/src/native/awake.rs",
+        path: "crates/server/src/native/awake.rs",
         reason: "it does nothing until a moment has come",
     },
     Exception {
-        path: "crates/doors/src/native/server.rs",
-        reason: "the moment from which a door counts",
+        path: "crates/server/src/native/server.rs",
+        reason: "the moment from which a listener counts",
     },
     Exception {
-        path: "crates/doors/src/native/connection.rs",
+        path: "crates/server/src/native/connection.rs",
         reason: "the deadlines of a connection",
     },
-    Exception { path: "crates/doors/src/http/wire.rs", reason: "since when a peer takes nothing" },
-    Exception { path: "crates/doors/src/http/http2.rs", reason: "since when an answer waits" },
+    Exception { path: "crates/server/src/http/wire.rs", reason: "since when a peer takes nothing" },
+    Exception { path: "crates/server/src/http/http2.rs", reason: "since when an answer waits" },
     Exception { path: "crates/gapless/src/tls.rs", reason: "when a certificate is warned about" },
     Exception {
         path: "crates/gapless/src/cmd/init.rs",
@@ -103,7 +103,7 @@ const MAY_READ_CLOCK: &[Exception] = &[
     Exception { path: "crates/jobs/src/clock.rs", reason: "the one place of jobs that reads time" },
 ];
 
-/// Files of the layers below the doors that may touch the file system.
+/// Files of the layers below the listeners that may touch the file system.
 const MAY_TOUCH_FILES: &[Exception] = &[
     Exception { path: "crates/journal/src/fs.rs", reason: "the one narrow place" },
     Exception { path: "crates/journal/src/fs/", reason: "the one narrow place" },
@@ -142,7 +142,7 @@ const POLLS_ARE_FENCED: &[&str] = &[
     "crates/auth/src/",
     "crates/broker/src/",
     "crates/client/src/",
-    "crates/doors/src/",
+    "crates/server/src/",
     "crates/journal/src/",
     "crates/relay/src/",
 ];

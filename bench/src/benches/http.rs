@@ -1,8 +1,8 @@
-//! Over HTTP, beside the native door of the same server in the same run.
+//! Over HTTP, beside the native API of the same server in the same run.
 //!
-//! The generator sends requests made beforehand on a bare socket, as that of the native door
+//! The generator sends requests made beforehand on a bare socket, as that of the native API
 //! does, and looks at nothing but the answers' heads and the last line. The column that is the
-//! hardware's elsewhere is the native door's here.
+//! hardware's elsewhere is the native API's here.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ use super::wire::{BATCH, MESSAGE_BYTES, Meter};
 
 /// Nothing that is waited for here takes longer; a bench that hangs ends with an error.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Messages in flight at the native door.
+/// Messages in flight at the native API.
 const IN_FLIGHT: usize = 4096;
 /// Bytes of lines that are sent at once: a chunk of the body.
 const CHUNK_BYTES: usize = 128 * 1024;
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 /// When a server, a socket or the disk answers one.
 pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
     let mut table = Table::new(
-        "over HTTP (TCP on loopback); the hardware is the native door of the same server",
+        "over HTTP (TCP on loopback); the hardware is the native API of the same server",
     );
     let limit = Duration::from_secs_f64(options.seconds);
     for durability in [Durability::Memory, Durability::Flushed] {

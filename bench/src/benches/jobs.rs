@@ -67,9 +67,9 @@ pub(crate) fn run(dir: &Path, options: &Options) -> Result<Table> {
     let load = load_average()?;
     let title = format!("jobs, over sockets of this machine, results on disk; load {load:.1}");
     let mut table = Table::new(title);
-    let per_second = gapless_doors::runtime()?.block_on(no_ops(dir, options, &mut table))?;
+    let per_second = gapless_server::runtime()?.block_on(no_ops(dir, options, &mut table))?;
     beside_others(dir, options.jobs, per_second, &mut table)?;
-    gapless_doors::runtime()?.block_on(async {
+    gapless_server::runtime()?.block_on(async {
         programs(dir, options, &mut table).await?;
         waiting(dir, options, &mut table).await
     })?;

@@ -241,7 +241,7 @@ impl Atomic {
         self.part(topic, encode(messages), Some(expect))
     }
 
-    /// Adds records that were made and checked elsewhere, as a door does.
+    /// Adds records that were made and checked elsewhere, as a listener does.
     #[must_use]
     pub fn publish_records(
         self,
@@ -343,7 +343,7 @@ impl Broker {
         }
     }
 
-    /// Publishes records that were made and checked elsewhere, as a door does.
+    /// Publishes records that were made and checked elsewhere, as a listener does.
     pub fn publish_records(
         &self,
         topic: &TopicName,

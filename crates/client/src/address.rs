@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of a server's native door unless it says otherwise.
+/// The port of a server's native API unless it says otherwise.
 pub const DEFAULT_PORT: u16 = 4281;
 /// Where a server is unless somebody says otherwise.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:4281";

@@ -7,7 +7,7 @@
 //!
 //! Numbers and names of both come from the one list below. A number once given is never
 //! given again, not even after its variant is gone: clients keep them for years.
-//! How a door shows them (status codes and the like) is the door's business.
+//! How a listener shows them (status codes and the like) is the listener's business.
 
 use alloc::string::String;
 
@@ -244,7 +244,7 @@ macro_rules! numbered {
                 match self { $(Self::$variant { .. } => $code),+ }
             }
 
-            /// Its name, for logs and for doors that speak in words; never reused.
+            /// Its name, for logs and for listeners that speak in words; never reused.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => stringify!($variant)),+ }
             }

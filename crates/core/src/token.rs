@@ -7,7 +7,7 @@ use core::str::FromStr;
 use crate::id::{Epoch, Position};
 
 /// A place in the journal of one store: everything up to and with this position was seen. Its
-/// text is `epoch:position`, the same on every door.
+/// text is `epoch:position`, the same on every API.
 ///
 /// ```
 /// use gapless_core::Token;

@@ -31,8 +31,8 @@ keys! {
         socket: owner, group, or umask for what the process was started with";
     "insecure" = "false", "whether other machines may be let in without TLS and without asking who \
         they are: true or false";
-    "native.listen" = "127.0.0.1:4281", "address of the native door; empty for none";
-    "native.unix" = "auto", "Unix socket of the native door; auto is gapless.sock in the data \
+    "native.listen" = "127.0.0.1:4281", "address of the native API; empty for none";
+    "native.unix" = "auto", "Unix socket of the native API; auto is gapless.sock in the data \
         folder, empty for none";
     "native.connections_max" = "10000", "most connections at the same time";
     "native.subscriptions_max" = "10000", "most subscriptions of one connection";
@@ -44,7 +44,7 @@ keys! {
     "native.drain_ms" = "5000", "how long connections get to finish at shutdown";
     "native.awake_us" = "0", "how long processors are kept from sleeping after each message, in \
         microseconds, at most 1000000: shorter ways there and back, for processor time";
-    "http.listen" = "127.0.0.1:4280", "address of the HTTP door; empty for none";
+    "http.listen" = "127.0.0.1:4280", "address of the HTTP API; empty for none";
     "http.connections_max" = "20000", "most connections at the same time";
     "http.streams_max" = "15000", "most open streams (SSE, WebSocket, long polls)";
     "http.body_bytes_max" = "16777216", "largest body of a request in bytes";
@@ -96,7 +96,7 @@ keys! {
     "tls.client_crl" = "", "file of lists of revoked certificates of clients (PEM)";
     "tls.client_required" = "false", "whether a client without a certificate is refused: true or \
         false";
-    "jobs.enabled" = "true", "whether jobs are led here, on the native door: true or false";
+    "jobs.enabled" = "true", "whether jobs are led here, on the native API: true or false";
     "jobs.lease_ms" = "15000", "how long a worker may be silent about a job before another gets it, \
         at least 3000";
     "jobs.keep_results_ms" = "86400000", "how long an ended job and its result are kept";

@@ -12,7 +12,7 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 pub(crate) fn begin(level: &str, as_json: bool) -> Result<(), Failure> {
     let wrong = || {
         Failure::words(format!("`{level}` is no log level"))
-            .hint("use error, warn, info, debug or trace, or as in info,gapless_doors=debug")
+            .hint("use error, warn, info, debug or trace, or as in info,gapless_server=debug")
     };
     // A filter takes any word for the name of a module; alone it is a slip of the keyboard.
     let known = |word: &str| word.contains('=') || LEVELS.contains(&word);

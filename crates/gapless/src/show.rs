@@ -48,7 +48,7 @@ impl Shown<'_> {
             out.extend_from_slice(format!("\"{name}\":{value},").as_bytes());
         }
         let message = self.message;
-        let shown = gapless_doors::json::Shown {
+        let shown = gapless_server::json::Shown {
             topic: self.topic,
             seq: self.seq,
             position: self.position,

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gapless_client::TlsOptions;
-use gapless_doors::{Tls, TlsFiles};
+use gapless_server::{Tls, TlsFiles};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cmd::Global;

@@ -4,7 +4,7 @@
 //! killed in the middle, again and again, on one folder. A producer whose answer did not come
 //! does not know what became of its append: it sends the same one again.
 
-#[path = "../../doors/tests/common/http.rs"]
+#[path = "../../server/tests/common/http.rs"]
 mod http;
 
 use std::io::{BufRead, BufReader, Read, Write};

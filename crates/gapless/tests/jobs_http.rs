@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use support::{Place, Running, text, wait_until};
 
-/// A server with its HTTP door.
+/// A server with its HTTP API.
 struct Server {
     _running: Running,
     http: String,

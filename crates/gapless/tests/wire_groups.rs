@@ -1,4 +1,4 @@
-//! Groups through the client over a real door: consumers, members and atomic steps, while
+//! Groups through the client over a real listener: consumers, members and atomic steps, while
 //! connections are cut without a word.
 //!
 //! Between client and server is a relay that can be cut, so that a connection ends as it does
@@ -17,7 +17,7 @@ use gapless_client::{
     RejectReason, RetryPolicy, Seq, TopicName, TopicSettings, Waits,
 };
 use gapless_core::{Pattern, PublishOptions};
-use gapless_doors::native::{NativeDoor, NativeOptions};
+use gapless_server::native::{NativeListener, NativeOptions};
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
@@ -32,7 +32,7 @@ struct World {
     broker: Broker,
     folder: TempDir,
     cut: watch::Sender<u64>,
-    _door: NativeDoor,
+    _native: NativeListener,
 }
 
 fn name(text: &str) -> TopicName {
@@ -44,16 +44,17 @@ impl World {
         let folder = tempfile::Builder::new().prefix("gl").tempdir().expect("a folder");
         let broker =
             Broker::open(BrokerOptions::new(folder.path().join("data"))).expect("a broker");
-        let socket = folder.path().join("door");
-        let open = NativeDoor::open(broker.clone(), NativeOptions::default(), None, Some(&socket));
-        let door = open.await.expect("a door");
+        let socket = folder.path().join("listener");
+        let open =
+            NativeListener::open(broker.clone(), NativeOptions::default(), None, Some(&socket));
+        let native = open.await.expect("a listener");
         let listener = UnixListener::bind(folder.path().join("relay")).expect("a relay");
         let (cut, cuts) = watch::channel(0);
         tokio::spawn(relay(listener, socket, cuts));
         for topic in ["orders", "bills"] {
             broker.create_topic(&name(topic), TopicSettings::default()).expect("a topic");
         }
-        Self { broker, folder, cut, _door: door }
+        Self { broker, folder, cut, _native: native }
     }
 
     /// A client whose connection can be cut.

@@ -1,8 +1,8 @@
-//! The memory that a connection of jobs may hold, as the door counts it.
+//! The memory that a connection of jobs may hold, as the listener counts it.
 //!
 //! A connection holds what it has read and not understood yet, requests and results that are on
-//! their way to the disk, and what it has not written yet. A door gives one room for each of the
-//! three; without a door nothing is counted.
+//! their way to the disk, and what it has not written yet. A listener gives one room for each of the
+//! three; without a listener nothing is counted.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The one door to the local file system.
+//! The only access to the local file system.
 //!
 //! Everything the journal does to files goes through [`Fs`] and [`FsFile`], so that
 //! tests can put a disk behind them which tears, loses, corrupts, fills up and slows

@@ -7,7 +7,7 @@
 //! a read finds it out. A number once given is never given again; `tests/golden/errors.txt`
 //! holds them all.
 //!
-//! Which error of the broker gets which number is the door's business.
+//! Which error of the broker gets which number is the listener's business.
 
 use gapless_core::{Fate, PubSubError, RejectReason};
 

@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gapless_bench::process::{cpu_time_of, resident_bytes_of};
-use gapless_doors::http::{HttpDoor, HttpOptions};
-use gapless_doors::native::{NativeDoor, NativeOptions};
+use gapless_server::http::{HttpListener, HttpOptions};
+use gapless_server::native::{NativeListener, NativeOptions};
 
 use super::raw;
 use crate::benches::store::{Result, open};
@@ -27,7 +27,7 @@ pub(in crate::benches) struct Server {
 }
 
 impl Server {
-    /// A broker with a native door and an HTTP door.
+    /// A broker with a native API and an HTTP API.
     pub(in crate::benches) fn broker(folder: &Path) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--dir").arg(folder).arg("wire-server");
@@ -62,9 +62,9 @@ impl Server {
         self.address
     }
 
-    /// Where the HTTP door is.
+    /// Where the HTTP API is.
     pub(in crate::benches) fn http(&self) -> Result<SocketAddr> {
-        self.http.ok_or_else(|| "this server has no HTTP door".into())
+        self.http.ok_or_else(|| "this server has no HTTP API".into())
     }
 
     pub(in crate::benches) fn cpu_time(&self) -> Result<Duration> {
@@ -107,22 +107,22 @@ pub(crate) fn run(folder: Option<&Path>, raw: bool) -> Result<()> {
         return raw::serve(|address| tell(&address.to_string()), wait_for_the_end);
     }
     let broker = open(folder.ok_or("a server needs a folder")?)?;
-    let runtime = gapless_doors::runtime()?;
+    let runtime = gapless_server::runtime()?;
     let options = NativeOptions {
         connections_max: CONNECTIONS_MAX,
         drain: Duration::from_millis(100),
         ..NativeOptions::default()
     };
-    let opened = NativeDoor::open(broker.clone(), options, Some("127.0.0.1:0"), None);
-    let door = runtime.block_on(opened)?;
+    let opened = NativeListener::open(broker.clone(), options, Some("127.0.0.1:0"), None);
+    let listener = runtime.block_on(opened)?;
     let drain = Duration::from_millis(100);
     let limits = HttpOptions { connections_max: CONNECTIONS_MAX, drain, ..HttpOptions::default() };
-    let http = runtime.block_on(HttpDoor::open(broker.clone(), limits, "127.0.0.1:0"))?;
-    let address = door.tcp_address().ok_or("the door has no address")?;
+    let http = runtime.block_on(HttpListener::open(broker.clone(), limits, "127.0.0.1:0"))?;
+    let address = listener.tcp_address().ok_or("the listener has no address")?;
     tell(&format!("{address} {}", http.address()))?;
     wait_for_the_end()?;
     runtime.block_on(http.close());
-    runtime.block_on(door.close());
+    runtime.block_on(listener.close());
     broker.close()?;
     Ok(())
 }

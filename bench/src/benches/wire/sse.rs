@@ -1,8 +1,8 @@
 //! Fan-out over HTTP: one topic to a thousand streams of Server-Sent Events, beside as many
-//! followers of the native door, in the same run and from the same server.
+//! followers of the native API, in the same run and from the same server.
 //!
 //! Messages are published in bursts, and a burst is over when every stream has all of it. One
-//! thread reads all sockets in turn, so that the generator costs both doors alike.
+//! thread reads all sockets in turn, so that the generator costs both APIs alike.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -95,7 +95,7 @@ fn samples(
     global: &Global,
     out: &mut Output,
 ) -> Done {
-    gapless_doors::runtime()?.block_on(async {
+    gapless_server::runtime()?.block_on(async {
         let client = Arc::new(jobs::connect(global, leaders, client_id, cap).await?);
         let mut waiting = JoinSet::new();
         for number in 1..=SAMPLES {

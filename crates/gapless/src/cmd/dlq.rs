@@ -4,7 +4,7 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use gapless_client::{DeadLetter, LetterFilter};
 use gapless_core::{Pattern, Seq, TopicName};
-use gapless_doors::json as shown;
+use gapless_server::json as shown;
 use serde_json::json;
 
 use super::Global;

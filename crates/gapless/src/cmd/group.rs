@@ -8,7 +8,7 @@ use gapless_client::{AskError, Client, ErrorCode, GroupInfo};
 use gapless_core::{
     Durability, GroupSettings, GroupStart, Mode, OnGap, Pattern, RetryPolicy, TopicName, Waits,
 };
-use gapless_doors::json as shown;
+use gapless_server::json as shown;
 use serde_json::json;
 
 use super::Global;

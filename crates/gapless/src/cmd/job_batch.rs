@@ -34,7 +34,7 @@ pub(super) fn run(options: &SubmitOptions, form: Lines, global: &Global, out: &m
     if form == Lines::Lines && model.exec_name.is_empty() {
         return Err(Failure::words("say what is to be run: gapless job submit EXEC --batch lines"));
     }
-    gapless_doors::runtime()?.block_on(async {
+    gapless_server::runtime()?.block_on(async {
         let mut jobs = Requests { model, form, lines: lines_of_stdin(), number: 0 };
         match options.detach {
             true => detached(&mut jobs, options, global, out).await,

@@ -214,7 +214,7 @@ pub(super) async fn connect(leader: &str, global: &Global) -> Result<Manager, Fa
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
 pub(super) fn run(command: &JobCommand, global: &Global, out: &mut Output) -> Done {
-    gapless_doors::runtime()?.block_on(async {
+    gapless_server::runtime()?.block_on(async {
         match command {
             JobCommand::Ls { at, state, of, schedules, count, all } => {
                 let most = if *all { u64::MAX } else { *count };

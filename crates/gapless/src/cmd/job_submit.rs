@@ -148,7 +148,7 @@ pub(crate) fn run(options: &SubmitOptions, global: &Global, out: &mut Output) ->
         return job_batch::run(options, form, global, out);
     }
     let request = request(options)?;
-    gapless_doors::runtime()?.block_on(async {
+    gapless_server::runtime()?.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         if options.detach {
             let mut leader = job_manage::connect(&options.leaders[0], global).await?;

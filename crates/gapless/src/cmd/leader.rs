@@ -16,7 +16,7 @@ Examples:
 Every `gapless serve` leads jobs too, on its native port. After kill -9 it goes on with what it
 had: jobs, attempts and results are on disk before they are answered.";
 
-/// Lead jobs on one port: a server without HTTP door and Unix socket
+/// Lead jobs on one port: a server without the HTTP API and a Unix socket
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LeaderOptions {

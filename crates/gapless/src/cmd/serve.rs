@@ -1,4 +1,4 @@
-//! `gapless serve`: open the store and its doors, until told to stop.
+//! `gapless serve`: open the store and its listeners, until told to stop.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,12 +9,12 @@ use gapless_auth::jwt::JwtOptions;
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Opened};
 use gapless_core::Durability;
 use gapless_core::job::leader::Limits;
-use gapless_doors::http::{HttpDoor, HttpOptions, keep_metrics_small};
-use gapless_doors::native::{NativeDoor, NativeOptions};
-use gapless_doors::{Auth, AuthOptions, Budget, Connections};
 use gapless_jobs::{Leader, LeaderOptions, Routes};
 use gapless_journal::OpenError;
 use gapless_journal::log::LogError;
+use gapless_server::http::{HttpListener, HttpOptions, keep_metrics_small};
+use gapless_server::native::{NativeListener, NativeOptions};
+use gapless_server::{Auth, AuthOptions, Budget, Connections};
 use serde_json::json;
 
 use super::outbox_run::Beside;
@@ -61,7 +61,7 @@ pub(crate) struct ServeOptions {
     /// Address to listen on; the same as --set native.listen=ADDR. Port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Address of the HTTP door and the page; the same as --set http.listen=ADDR
+    /// Address of the HTTP API and the page; the same as --set http.listen=ADDR
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
     /// Let other machines in without TLS and without asking who they are; the same as --set
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     }
     permissions::apply(&config)?;
     let open_files = raise_open_files();
-    let runtime = gapless_doors::runtime()?;
+    let runtime = gapless_server::runtime()?;
     runtime.block_on(serve(&config, open_files, out))
 }
 
@@ -104,7 +104,7 @@ fn raise_open_files() -> Option<u64> {
 /// How open files are shared out between connections and the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OpenFiles {
-    /// Connections of all doors.
+    /// Connections of all listeners.
     connections: usize,
     /// Segments that are read.
     segments: usize,
@@ -155,11 +155,11 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     (native.tls, http_options.tls) = (tls.clone(), tls.clone());
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
-    // door before it too, so that whoever asks is told that the store is being opened.
+    // listener before it too, so that whoever asks is told that the store is being opened.
     recorder::begin()?;
     let mut http = match config.text("http.listen") {
         "" => None,
-        address => Some(HttpDoor::listen(http_options, address).await.map_err(|error| {
+        address => Some(HttpListener::listen(http_options, address).await.map_err(|error| {
             Failure::failed(error).hint("choose another with --http host:port")
         })?),
     };
@@ -199,7 +199,7 @@ fn open(options: &BrokerOptions) -> Result<Broker, BrokerOpenError> {
 async fn serve_open(
     config: &Config,
     broker: &Broker,
-    (native, mut http): (NativeOptions, Option<HttpDoor>),
+    (native, mut http): (NativeOptions, Option<HttpListener>),
     out: &mut Output,
 ) -> Result<(), Failure> {
     let data = Path::new(config.text("data"));
@@ -212,8 +212,8 @@ async fn serve_open(
     let unix = unix_socket(config, data);
     let jobs = lead_jobs(config, broker).await?;
     let (leads, led) = (jobs.is_some(), jobs.clone());
-    let door = NativeDoor::open_for(auth.clone(), jobs, native, tcp, unix.as_deref()).await;
-    let door = door.map_err(|error| {
+    let listener = NativeListener::open_for(auth.clone(), jobs, native, tcp, unix.as_deref()).await;
+    let listener = listener.map_err(|error| {
         Failure::failed(error)
             .hint("choose another with --listen host:port; port 0 takes a free one")
     })?;
@@ -225,17 +225,17 @@ async fn serve_open(
         if let Some(leader) = led {
             http.leads(leader);
         }
-        http.beside(&door);
+        http.beside(&listener);
         http.serve_for(auth.clone(), Some(metrics));
     }
     // Before it says that it is ready, since whoever reads that may end it at once; and not
     // before, so that a long opening can be called off, which harms nothing.
     let mut interrupt = Interrupt::listen()?;
     let epoch = broker.epoch().to_string();
-    let address = door.tcp_address().map(|address| address.to_string());
+    let address = listener.tcp_address().map(|address| address.to_string());
     let socket = unix.as_ref().map(|path| format!("unix:{}", path.display()));
     let scheme = if encrypted { "https" } else { "http" };
-    let page = http.as_ref().map(|door| format!("{scheme}://{}", door.address()));
+    let page = http.as_ref().map(|listener| format!("{scheme}://{}", listener.address()));
     if out.json {
         out.json_line(&json!({
             "event": "ready", "version": env!("CARGO_PKG_VERSION"), "epoch": epoch,
@@ -265,7 +265,7 @@ async fn serve_open(
     if let Some(http) = http {
         http.close().await;
     }
-    door.close().await;
+    listener.close().await;
     keeping.abort();
     ticking.abort();
     Ok(())
@@ -441,7 +441,7 @@ fn broker_options(config: &Config) -> Result<BrokerOptions, ConfigError> {
     Ok(options)
 }
 
-/// The memory that all doors share.
+/// The memory that all listeners share.
 fn memory_budget(config: &Config) -> Result<Budget, ConfigError> {
     let wait = Duration::from_millis(at_least(config, "limits.memory_wait_ms", 100)?);
     match config.text("limits.memory_bytes") {

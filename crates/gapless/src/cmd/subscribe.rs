@@ -14,7 +14,7 @@ use gapless_client::{
     Client, Event, From, GapNotice, Messages, PlaceRange, Subscription, SubscriptionError, Token,
 };
 use gapless_core::{Mode, Pattern, TopicName};
-use gapless_doors::json as shown;
+use gapless_server::json as shown;
 use serde_json::{Value, json};
 
 use super::Global;

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use gapless_client::{AskError, Client, TopicInfo};
 use gapless_core::settings::Compaction;
 use gapless_core::{Durability, Pattern, Seq, Storage, TopicName, TopicSettings};
-use gapless_doors::json as shown;
+use gapless_server::json as shown;
 use serde_json::json;
 
 use super::Global;

@@ -193,7 +193,7 @@ pub(crate) fn run(options: WorkOptions, global: &Global, out: &mut Output) -> Do
     });
     out.result(&told, format_args!("{worker_id} takes {pattern} of {leader}"))?;
     out.flush()?;
-    gapless_doors::runtime()?.block_on(async {
+    gapless_server::runtime()?.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         let (stop, stopped) = watch::channel(false);
         let mut work = std::pin::pin!(gapless_jobs::work(options, stopped));

@@ -129,7 +129,7 @@ fn f4_metrics_and_health_are_served_over_http() {
 }
 
 #[test]
-fn the_http_door_can_be_left_out() {
+fn the_http_listener_can_be_left_out() {
     let server = Server::with(&["http.metrics_topics_max=0"]);
     let (_, metrics) = server.http_get("/metrics");
     assert!(!metrics.contains("{topic="), "{metrics}");

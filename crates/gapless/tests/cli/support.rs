@@ -250,7 +250,7 @@ impl Server {
         (running, address, http)
     }
 
-    /// Where the HTTP door is, as host and port.
+    /// Where the HTTP API is, as host and port.
     pub(crate) fn http(&self) -> &str {
         &self.http
     }

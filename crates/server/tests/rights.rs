@@ -1,0 +1,595 @@
+//! Who may do what, from outside: the same rights on the native protocol and over HTTP, verb by verb
+//! and path by path; and what happens to connections when rights change.
+
+mod common;
+#[path = "common/http.rs"]
+mod http;
+
+use std::net::SocketAddr;
+
+use common::{Peer, Socket, code, create, hello, name, pattern, publish, rejected, subscribe};
+use gapless_auth::{Auth, AuthOptions, Command};
+use gapless_broker::{Broker, BrokerOptions};
+use gapless_core::{
+    Durability, ExpectCell, GroupSettings, GroupStart, LetterFilter, Message, RejectReason, Seq,
+    TopicSettings,
+};
+use gapless_jobs::{Leader, LeaderOptions};
+use gapless_protocol::*;
+use gapless_server::http::{HttpListener, HttpOptions};
+use gapless_server::native::{NativeListener, NativeOptions};
+use http::Request;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// A broker with both APIs, at which clients must prove who they are.
+struct Server {
+    runtime: Runtime,
+    auth: Auth,
+    native: NativeListener,
+    http: HttpListener,
+    folder: TempDir,
+}
+
+impl Server {
+    fn open() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut options = BrokerOptions::new(folder.path().join("data"));
+        options.defaults.durability = Durability::Written;
+        let broker = Broker::open(options).expect("a broker");
+        let auth = AuthOptions { required: true, jwt: None };
+        let auth = Auth::open(&broker, auth).expect("records");
+        let runtime = gapless_server::runtime().expect("a runtime");
+        let socket = folder.path().join("socket");
+        let (native, http) = runtime.block_on(async {
+            let options = NativeOptions::default();
+            let any = Some("127.0.0.1:0");
+            let limits = gapless_core::job::leader::Limits::default();
+            let jobs = Leader::start(&broker, LeaderOptions { limits }).await.expect("a leader");
+            let native = NativeListener::open_for(
+                auth.clone(),
+                Some(jobs.clone()),
+                options,
+                any,
+                Some(&socket),
+            )
+            .await;
+            let mut http = HttpListener::listen(HttpOptions::default(), "127.0.0.1:0")
+                .await
+                .expect("a listener");
+            http.leads(jobs);
+            http.serve_for(auth.clone(), None);
+            (native.expect("a listener"), http)
+        });
+        Self { runtime, auth, native, http, folder }
+    }
+
+    fn command(&self, json: &Value) -> Value {
+        let command = Command::parse(json.to_string().as_bytes()).expect("a command");
+        self.auth.server().command(command).expect("it is done")
+    }
+
+    /// A token of a new identity with a role of these rules.
+    fn token(&self, name: &str, rules: &[&str]) -> String {
+        self.command(&json!({ "do": "role_set", "role": name, "rules": rules }));
+        let made = self.command(&json!({ "do": "token_create", "name": name, "roles": [name] }));
+        made["token"].as_str().expect("a token").to_owned()
+    }
+
+    fn native_address(&self) -> SocketAddr {
+        self.native.tcp_address().expect("it listens")
+    }
+
+    fn silent(&self) -> Peer {
+        let stream = std::net::TcpStream::connect(self.native_address()).expect("a connection");
+        Peer::new(Socket::Tcp(stream))
+    }
+
+    fn peer(&self, token: &str) -> Peer {
+        let mut peer = self.silent();
+        let greeted = peer.ask(Hello { token: Some(token.to_owned().into()), ..hello() });
+        assert!(matches!(greeted, Verb::Welcome(_)), "{greeted:?}");
+        peer
+    }
+
+    fn send(&self, token: &str, request: Request) -> http::Answer {
+        let request = request.header("Authorization", &format!("Bearer {token}"));
+        http::Client::connect(self.http.address()).send(&request)
+    }
+
+    fn get(&self, token: &str, path: &str) -> http::Answer {
+        self.send(token, Request::new("GET", path))
+    }
+}
+
+const EVERYTHING: &[&str] = &["allow * on >"];
+
+/// What can be asked of the native protocol, once each, about `t`, group `g` and the server.
+fn verbs() -> Vec<Verb> {
+    let (t, g) = (name("t"), name("g"));
+    let settings = TopicSettings::default();
+    let groups = GroupSettings::new(pattern("t"));
+    let filter = LetterFilter::default;
+    let part = CommitPart {
+        topic: t.clone(),
+        expect: None,
+        records: common::records(&[Message::new("x")]),
+    };
+    let cell =
+        CellWrite { name: "c".into(), value: Some("1".into()), expect: ExpectCell::Anything };
+    vec![
+        create("t").into(),
+        TopicConfigure { topic: t.clone(), settings }.into(),
+        TopicDescribe { topic: t.clone() }.into(),
+        publish("t", &[Message::new("x")]).into(),
+        Commit { parts: vec![part], ..Commit::default() }.into(),
+        Commit { cells: vec![cell], ..Commit::default() }.into(),
+        subscribe("t", StartFrom::Beginning).into(),
+        Get { topic: t.clone(), key: "k".into() }.into(),
+        Read { topic: t.clone(), seq: Seq(1) }.into(),
+        CellRead { name: "c".into() }.into(),
+        Clients { after: 0, limit: 1 }.into(),
+        Stats.into(),
+        GroupCreate { group: g.clone(), settings: groups.clone() }.into(),
+        GroupConfigure { group: g.clone(), settings: groups }.into(),
+        GroupDescribe { group: g.clone() }.into(),
+        GroupJoin { group: g.clone(), name: String::new(), window: 1 }.into(),
+        GroupPause { group: g.clone() }.into(),
+        GroupResume { group: g.clone() }.into(),
+        LetterList { group: g.clone(), from: Seq(1), limit: 1 }.into(),
+        LetterRead { group: g.clone(), seq: Seq(1) }.into(),
+        LetterRedrive { group: g.clone(), filter: filter(), rate: None }.into(),
+        LetterRemove { group: g.clone(), filter: filter() }.into(),
+        GroupReset { group: g.clone(), to: GroupStart::Beginning, force: true }.into(),
+        GroupDelete { group: g }.into(),
+        TopicPurge { topic: t.clone(), below: Seq(1) }.into(),
+        TopicDelete { topic: t }.into(),
+        gapless_protocol::Auth { json: r#"{"do":"token_list"}"#.into() }.into(),
+    ]
+}
+
+fn is_denied(verb: &Verb) -> bool {
+    match verb {
+        Verb::PublishAck(_) => {
+            matches!(verb, Verb::PublishAck(ack) if matches!(&ack.parts[..],
+                [PartAck::Rejected(Rejection::Reason(RejectReason::NotAuthorised))]))
+        }
+        Verb::Error(error) => error.known() == Some(ErrorCode::NotAuthorised),
+        _ => false,
+    }
+}
+
+#[test]
+fn f3_every_native_verb_needs_its_right_and_has_it_where_it_is_granted() {
+    let server = Server::open();
+    let (none, all) = (server.token("none", &[]), server.token("all", EVERYTHING));
+    let (mut none, mut all) = (server.peer(&none), server.peer(&all));
+    for verb in verbs() {
+        let refused = none.ask(verb.clone());
+        assert!(is_denied(&refused), "{} without a right: {refused:?}", verb.kind().name());
+        let done = all.ask(verb.clone());
+        assert!(!is_denied(&done), "{} with the right: {done:?}", verb.kind().name());
+        assert!(!matches!(done, Verb::Error(_)), "{}: {done:?}", verb.kind().name());
+    }
+    // Lists show what may be seen, which here is nothing.
+    server.auth.broker().create_topic(&name("t2"), TopicSettings::default()).expect("a topic");
+    let list = || TopicList { pattern: pattern(">"), after: None, limit: 9 };
+    let Verb::TopicInfos(infos) = none.ask(list()) else { panic!("a list") };
+    assert!(infos.topics.is_empty(), "{infos:?}");
+    let Verb::TopicInfos(infos) = all.ask(list()) else { panic!("a list") };
+    assert_eq!(infos.topics.len(), 1);
+    assert!(matches!(none.ask(Ping { echo: "x".into() }), Verb::Pong(_)), "the connection goes on");
+}
+
+/// The job of the requests below.
+const JOB: &str = "11111111-2222-4333-8444-555555555555";
+
+/// What can be asked over HTTP: method, path, body.
+fn requests() -> Vec<(&'static str, &'static str, Value)> {
+    let nothing = Value::Null;
+    let atomic = json!({ "parts": [{ "topic": "t", "messages": [{ "text": "x" }] }] });
+    vec![
+        ("PUT", "/v1/topics/t", json!({})),
+        ("GET", "/v1/topics/t", nothing.clone()),
+        ("PATCH", "/v1/topics/t", json!({})),
+        ("POST", "/v1/topics/t/messages", json!("x")),
+        ("POST", "/v1/topics/u/messages?create=true", json!("x")),
+        ("POST", "/v1/atomic", atomic),
+        ("GET", "/v1/topics/t/messages", nothing.clone()),
+        ("GET", "/v1/topics/t/messages/1", nothing.clone()),
+        ("GET", "/v1/topics/t/messages/1/body", nothing.clone()),
+        ("GET", "/topic/t/config", nothing.clone()),
+        ("POST", "/topic/t/config", json!({ "compaction": false })),
+        ("POST", "/topic/t/push", json!({ "data": 1 })),
+        ("GET", "/topic/v/create", nothing.clone()),
+        ("PUT", "/v1/groups/g", json!({ "source": "t" })),
+        ("GET", "/v1/groups/g", nothing.clone()),
+        ("PATCH", "/v1/groups/g", json!({})),
+        ("POST", "/v1/groups/g/fetch?max=1", nothing.clone()),
+        ("POST", "/v1/groups/g/pause", nothing.clone()),
+        ("POST", "/v1/groups/g/resume", nothing.clone()),
+        ("GET", "/v1/groups/g/dead-letters", nothing.clone()),
+        ("DELETE", "/v1/groups/g/dead-letters?all=true", nothing.clone()),
+        ("POST", "/v1/groups/g/dead-letters/redrive", nothing.clone()),
+        ("DELETE", "/v1/groups/g", nothing.clone()),
+        ("GET", "/v1/server", nothing.clone()),
+        ("PUT", "/v1/stream/s", json!([])),
+        ("POST", "/v1/stream/s", json!("x")),
+        ("GET", "/v1/stream/s", nothing.clone()),
+        ("DELETE", "/v1/stream/s", nothing.clone()),
+        ("POST", "/v1/jobs", json!({ "id": JOB, "exec": "calc", "retry_ms": [1] })),
+        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555", nothing.clone()),
+        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555/result", nothing.clone()),
+        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555/log", nothing.clone()),
+        ("GET", "/v1/jobs/overview", nothing.clone()),
+        ("POST", "/v1/workers/w/take?exec=calc&wait_ms=30000", nothing.clone()),
+        ("POST", "/v1/workers/w/extend", json!({ "job_id": JOB, "attempt": 1 })),
+        ("POST", "/v1/workers/w/output", json!({ "job_id": JOB, "attempt": 1, "text": "x" })),
+        ("POST", "/v1/workers/w/fail", json!({ "job_id": JOB, "attempt": 1, "retryable": true })),
+        ("POST", "/v1/workers/w/take?exec=calc&wait_ms=30000", nothing.clone()),
+        ("POST", "/v1/workers/w/complete", json!({ "job_id": JOB, "attempt": 2 })),
+        ("DELETE", "/v1/jobs/11111111-2222-4333-8444-555555555555", nothing.clone()),
+        ("POST", "/v1/jobs", json!({ "id": JOB, "exec": "calc" })),
+        ("POST", "/v1/jobs/11111111-2222-4333-8444-555555555555/cancel", nothing.clone()),
+        ("POST", "/v1/jobs/11111111-2222-4333-8444-555555555555/retry", nothing.clone()),
+        ("POST", "/v1/topics/t/purge?all=true", nothing.clone()),
+        ("DELETE", "/v1/topics/t", nothing),
+        ("POST", "/v1/auth", json!({ "do": "role_list" })),
+    ]
+}
+
+#[test]
+fn f3_every_http_path_needs_its_right_and_has_it_where_it_is_granted() {
+    let server = Server::open();
+    let (none, all) = (server.token("none", &[]), server.token("all", EVERYTHING));
+    for (method, path, body) in requests() {
+        let request = || {
+            let request = Request::new(method, path);
+            if body.is_null() { request } else { request.json(&body) }
+        };
+        let refused = server.send(&none, request());
+        assert_eq!(refused.status(), 403, "{method} {path}: {}", refused.text());
+        let done = server.send(&all, request());
+        assert!(done.status() < 300, "{method} {path}: {} {}", done.status(), done.text());
+        let unknown = http::Client::connect(server.http.address()).send(&request());
+        assert_eq!(unknown.status(), 401, "{method} {path} without a proof");
+        assert_eq!(unknown.header("www-authenticate"), Some("Bearer"));
+    }
+    for path in
+        ["/v1/follow?pattern=t", "/v1/topics/t/follow", "/topic/t/subscribe", "/v1/state/live"]
+    {
+        server.get(&none, path).is(403);
+    }
+    server.get(&none, &format!("/v1/jobs/{JOB}/follow")).is(403);
+    assert_eq!(server.get(&none, "/v1/topics").is(200).json()["topics"], json!([]));
+    assert_eq!(server.get(&none, "/v1/jobs").is(200).json()["jobs"], json!([]));
+    assert_eq!(server.get(&all, "/v1/jobs").is(200).json()["jobs"][0]["job_id"], JOB);
+    let open =
+        |path: &str| http::Client::connect(server.http.address()).send(&Request::new("GET", path));
+    for path in ["/healthz", "/readyz", "/openapi.json", "/"] {
+        open(path).is(200);
+    }
+    open("/metrics").is(401);
+}
+
+#[test]
+fn f3_a_group_is_changed_only_by_those_who_may_follow_its_source() {
+    let server = Server::open();
+    let all = server.token("all", EVERYTHING);
+    let without = server.token("without", &["allow group on >", "allow subscribe on other"]);
+    server.send(&all, Request::new("PUT", "/v1/topics/orders").json(&json!({}))).is(201);
+    let made = Request::new("PUT", "/v1/groups/mailer").json(&json!({ "source": "orders" }));
+    server.send(&all, made).is(201);
+    let change = || Request::new("PATCH", "/v1/groups/mailer").json(&json!({}));
+    server.send(&without, change()).is(403);
+    server.send(&all, change()).is(200);
+}
+
+#[test]
+fn f3_rights_hold_for_their_names_only() {
+    let server = Server::open();
+    let rules = ["allow create,publish,subscribe on orders.>", "deny publish on orders.secret"];
+    let mut peer = server.peer(&server.token("shop", &rules));
+    assert!(matches!(peer.ask(create("orders.eu")), Verb::TopicInfo(_)));
+    common::accepted(&peer.ask(publish("orders.eu", &[Message::new("x")])));
+    let secret = publish("orders.secret", &[Message::new("x")]);
+    assert_eq!(rejected(&peer.ask(secret)), RejectReason::NotAuthorised);
+    assert_eq!(code(&peer.ask(create("mails"))), ErrorCode::NotAuthorised);
+    assert_eq!(code(&peer.ask(subscribe(">", StartFrom::Now))), ErrorCode::NotAuthorised);
+    assert_eq!(code(&peer.ask(subscribe("$events.>", StartFrom::Now))), ErrorCode::NotAuthorised);
+    peer.follow(subscribe("orders.>", StartFrom::Beginning));
+    // Many publishes that come together are refused one by one.
+    let ids: Vec<_> =
+        (0..5).map(|_| peer.frame(publish("orders.secret", &[Message::new("y")]))).collect();
+    let bytes: Vec<u8> = ids.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+    peer.send_bytes(&bytes);
+    for (id, _) in ids {
+        assert_eq!(rejected(&peer.answer(id)), RejectReason::NotAuthorised);
+    }
+}
+
+#[test]
+fn f3_cells_of_identities_are_neither_read_nor_written_over_the_wire() {
+    let server = Server::open();
+    let mut peer = server.peer(&server.token("all", EVERYTHING));
+    let cell = server.auth.broker().cells_under(b"$auth/token/");
+    let (cell, value) = cell.first().expect("a token is kept").clone();
+    assert_eq!(code(&peer.ask(CellRead { name: cell.clone() })), ErrorCode::NotAuthorised);
+    let expect = ExpectCell::Value(value);
+    let write = CellWrite { name: cell, value: None, expect };
+    let commit = Commit { cells: vec![write], ..Commit::default() };
+    assert_eq!(rejected(&peer.ask(commit)), RejectReason::NotAuthorised);
+}
+
+#[test]
+fn f3_a_revoked_token_ends_its_connections_and_streams() {
+    let server = Server::open();
+    let token = server.token("shop", EVERYTHING);
+    let other = server.token("other", EVERYTHING);
+    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    let (mut peer, mut stays) = (server.peer(&token), server.peer(&other));
+    peer.follow(subscribe("t", StartFrom::Beginning));
+    let follow = Request::new("GET", "/v1/topics/t/follow")
+        .header("Authorization", &format!("Bearer {token}"));
+    let mut stream = http::Client::connect(server.http.address());
+    assert_eq!(stream.begin(&follow).status, 200);
+    server.command(&json!({ "do": "token_revoke", "id": "shop" }));
+    peer.ends_with(ErrorCode::NotAuthenticated);
+    while stream.chunk().is_some() {}
+    assert!(matches!(stays.ask(Ping { echo: "x".into() }), Verb::Pong(_)));
+    let mut late = server.silent();
+    let again = Hello { token: Some(token.clone().into()), ..hello() };
+    assert_eq!(code(&late.ask(again)), ErrorCode::NotAuthenticated);
+    server.get(&token, "/v1/topics").is(401);
+}
+
+#[test]
+fn f3_a_right_that_is_taken_away_ends_its_subscription_with_a_reason() {
+    let server = Server::open();
+    let token = server.token("shop", &["allow subscribe on a.>", "allow subscribe on b.>"]);
+    let mut peer = server.peer(&token);
+    let a = peer.follow(subscribe("a.>", StartFrom::Now));
+    let b = peer.follow(subscribe("b.>", StartFrom::Now));
+    server
+        .command(&json!({ "do": "role_set", "role": "shop", "rules": ["allow subscribe on b.>"] }));
+    let ended = loop {
+        if let Verb::Ended(ended) = peer.next() {
+            break ended;
+        }
+    };
+    assert_eq!((ended.subscription, ended.error.known()), (a, Some(ErrorCode::NotAuthorised)));
+    assert!(ended.error.message.contains("shop may not subscribe on a.>"), "{ended:?}");
+    assert!(matches!(peer.ask(Unsubscribe { subscription: b }), Verb::Unsubscribed(_)));
+}
+
+#[test]
+fn f3_quotas_are_told_with_the_time_to_come_back() {
+    let server = Server::open();
+    let token = server.token("shop", EVERYTHING);
+    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    let quotas = json!({ "connections": 1, "subscriptions": 1, "messages_per_s": 5, "topics": 1 });
+    server.command(
+        &json!({ "do": "identity_set", "name": "shop", "roles": ["shop"], "quotas": quotas }),
+    );
+    let mut peer = server.peer(&token);
+    let mut second = server.silent();
+    let hello = Hello { token: Some(token.clone().into()), ..hello() };
+    assert_eq!(code(&second.ask(hello)), ErrorCode::QuotaExceeded);
+    peer.follow(subscribe("t", StartFrom::Now));
+    assert_eq!(code(&peer.ask(subscribe("t", StartFrom::Now))), ErrorCode::QuotaExceeded);
+    assert_eq!(code(&peer.ask(create("t2"))), ErrorCode::QuotaExceeded);
+    common::accepted(&peer.ask(publish("t", &vec![Message::new("x"); 5])));
+    let over = peer.ask(publish("t", &vec![Message::new("x"); 5]));
+    assert_eq!(code(&over), ErrorCode::QuotaExceeded);
+    let Verb::Error(error) = over else { panic!("an error") };
+    assert!(error.message.contains("5 messages per second; try again in"), "{error:?}");
+    let over = server.send(&token, Request::new("PUT", "/v1/topics/t2").json(&json!({})));
+    let over = over.problem(429, "QuotaExceeded");
+    assert!(over.header("retry-after").is_some() && over.json()["retry_after_ms"].is_u64());
+}
+
+#[test]
+fn f3_the_servers_own_user_comes_in_by_the_unix_socket() {
+    let server = Server::open();
+    let socket = server.folder.path().join("socket");
+    let stream = std::os::unix::net::UnixStream::connect(socket).expect("a connection");
+    let mut peer = Peer::new(Socket::Unix(stream));
+    peer.greet();
+    let made = peer.ask(gapless_protocol::Auth {
+        json: r#"{"do":"token_create","name":"rescue","roles":["admin"]}"#.into(),
+    });
+    assert!(matches!(made, Verb::AuthAnswer(_)), "{made:?}");
+    let mut stranger = server.silent();
+    assert_eq!(code(&stranger.ask(hello())), ErrorCode::NotAuthenticated);
+    assert!(stranger.rest().is_empty(), "the connection ends");
+}
+
+/// A frame of jobs in the layout of E2.
+fn job_frame(kind: Kind, subject: &str, payload: &Value) -> Vec<u8> {
+    let payload = payload.to_string();
+    let bytes = FRAME_HEAD_BYTES - 4 + subject.len() + payload.len();
+    let mut frame = (bytes as u32).to_le_bytes().to_vec();
+    frame.push(kind.number());
+    frame.extend([1; 16]);
+    frame.extend([0; 16]);
+    frame.extend((subject.len() as u16).to_le_bytes());
+    frame.extend(subject.as_bytes());
+    frame.extend((payload.len() as u32).to_le_bytes());
+    frame.extend(payload.as_bytes());
+    frame
+}
+
+/// A connection of jobs, and the JSON that it is answered with.
+struct JobPeer(Peer);
+
+impl JobPeer {
+    fn ask(&mut self, kind: Kind, subject: &str, payload: &Value) -> (Kind, Value) {
+        self.0.send_bytes(&job_frame(kind, subject, payload));
+        self.answer()
+    }
+
+    fn answer(&mut self) -> (Kind, Value) {
+        let frame = self.0.frame_or_end().expect("an answer");
+        let kind = Kind::from_number(frame.kind).expect("a kind");
+        (kind, serde_json::from_slice(&frame.payload).expect("JSON"))
+    }
+
+    fn client(server: &Server, token: Option<&str>) -> (Self, Kind, Value) {
+        let hello = json!({ "ClientId": "c", "DesiredParallelism": 1, "Token": token });
+        let mut peer = Self(server.silent());
+        let (kind, answer) = peer.ask(Kind::JobClientHello, "", &hello);
+        (peer, kind, answer)
+    }
+
+    fn worker(server: &Server, token: Option<&str>, pattern: &str) -> (Self, Kind, Value) {
+        let mut peer = Self(server.silent());
+        let hello = json!({ "WorkerId": "w", "Token": token });
+        let (kind, answer) = peer.ask(Kind::JobWorkerHello, pattern, &hello);
+        (peer, kind, answer)
+    }
+
+    fn submit(&mut self, id: &str, exec: &str) -> Value {
+        let job = json!({ "JobId": id, "ClientId": "c", "ExecName": exec, "Args": [] });
+        self.ask(Kind::JobSubmit, &format!("job.submit.{exec}"), &job).1
+    }
+}
+
+fn refused(answer: &Value, why: &str) {
+    assert_eq!(answer["Accepted"], false, "{answer}");
+    assert!(answer["Why"].as_str().is_some_and(|text| text.contains(why)), "{answer}");
+}
+
+#[test]
+fn e10_jobs_are_for_those_who_may_submit_or_run_them() {
+    let server = Server::open();
+    let (mut stranger, _, answer) = JobPeer::client(&server, None);
+    refused(&answer, "");
+    assert!(stranger.0.frame_or_end().is_none(), "the connection ends");
+    let (_, _, answer) = JobPeer::client(&server, Some("gapless_1_wrong"));
+    refused(&answer, "");
+    let token = server.token("shop", &["allow job.submit on >"]);
+    assert_eq!(JobPeer::client(&server, Some(&token)).1, Kind::JobWelcome);
+    let (_, kind, answer) = JobPeer::worker(&server, Some(&token), "job.assign.calc");
+    assert_eq!(kind, Kind::JobAnswer);
+    refused(&answer, "shop may not job.work on calc");
+    // Without a token what is granted to those who prove nothing decides.
+    server.command(&json!({ "do": "identity_set", "name": "anonymous", "roles": ["shop"] }));
+    assert_eq!(JobPeer::client(&server, None).1, Kind::JobWelcome);
+}
+
+#[test]
+fn f3_rights_to_jobs_hold_for_their_executables_only() {
+    let server = Server::open();
+    let id = |digit: &str| digit.repeat(32);
+    let (mail, render, other) = (id("a"), id("b"), id("c"));
+    let (mut all, ..) = JobPeer::client(&server, Some(&server.token("all", EVERYTHING)));
+    assert_eq!(all.submit(&mail, "mail")["Accepted"], true);
+    let token = server.token("studio", &["allow job.submit,job.work on render"]);
+    let (mut peer, kind, _) = JobPeer::client(&server, Some(&token));
+    assert_eq!(kind, Kind::JobWelcome);
+    assert_eq!(peer.submit(&render, "render")["Accepted"], true);
+    refused(&peer.submit(&other, "mail"), "studio may not job.submit on mail");
+    // It neither sees nor changes the jobs of others.
+    let mail_job = json!({ "JobId": mail, "Ask": "show" });
+    for kind in [Kind::JobWatch, Kind::JobCancel, Kind::JobRetry, Kind::JobQuery] {
+        refused(&peer.ask(kind, "", &mail_job).1, "studio may not job.submit on mail");
+    }
+    refused(&peer.ask(Kind::JobQuery, "", &json!({ "Ask": "overview" })).1, "job.submit on all");
+    let (_, list) = peer.ask(Kind::JobQuery, "", &json!({ "Ask": "list" }));
+    let seen: Vec<&Value> =
+        list["Jobs"].as_array().expect("jobs").iter().map(|job| &job["ExecName"]).collect();
+    assert_eq!(seen, ["render"]);
+    // A worker takes what it may run, and ends no attempt of another's.
+    let (_, _, answer) = JobPeer::worker(&server, Some(&token), "job.assign.*");
+    refused(&answer, "studio may not job.work on *");
+    let (mut worker, kind, _) = JobPeer::worker(&server, Some(&token), "job.assign.render");
+    assert_eq!(kind, Kind::JobWelcome);
+    let ack = json!({ "JobId": mail, "ClientId": "c", "ExecName": "mail", "Status": "OK",
+        "Attempt": 1, "Epoch": "" });
+    refused(&worker.ask(Kind::JobAck, "", &ack).1, "studio may not job.work on mail");
+    // What is taken away ends the connection.
+    server.command(&json!({ "do": "role_set", "role": "studio", "rules": [] }));
+    while worker.0.frame_or_end().is_some() {}
+    while peer.0.frame_or_end().is_some() {}
+    assert_eq!(all.submit(&mail, "mail")["Known"], true);
+}
+
+#[test]
+fn f3_a_login_gives_a_cookie_and_a_ticket_opens_one_stream() {
+    let server = Server::open();
+    let token = server.token("ada", EVERYTHING);
+    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    server.command(&json!({ "do": "password_set", "name": "ada", "password": "correct horse" }));
+    let login = |json: Value| {
+        let request = Request::new("POST", "/v1/auth/login").json(&json);
+        http::Client::connect(server.http.address()).send(&request)
+    };
+    login(json!({ "name": "ada", "password": "wrong horse" })).problem(401, "NotAuthenticated");
+    for good in [json!({ "name": "ada", "password": "correct horse" }), json!({ "token": token })] {
+        let answer = login(good).is(200);
+        let cookie = answer.header("set-cookie").expect("a cookie").to_owned();
+        assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+        let cookie = cookie.split(';').next().expect("a pair");
+        let with = Request::new("GET", "/v1/topics").header("Cookie", cookie);
+        let seen = http::Client::connect(server.http.address()).send(&with).is(200);
+        assert_eq!(seen.json()["topics"][0]["name"], "t");
+    }
+    let ticket = Request::new("POST", "/v1/auth").json(&json!({ "do": "ticket" }));
+    let ticket =
+        server.send(&token, ticket).is(200).json()["ticket"].as_str().expect("text").to_owned();
+    let follow = Request::new("GET", &format!("/v1/topics/t/follow?ticket={ticket}&from=now"));
+    let mut stream = http::Client::connect(server.http.address());
+    assert_eq!(stream.begin(&follow).status, 200);
+    http::Client::connect(server.http.address()).send(&follow).problem(401, "NotAuthenticated");
+}
+
+#[test]
+fn f3_the_audit_tells_who_was_refused_what_from_where() {
+    let server = Server::open();
+    let admin = server.token("root", &["allow * on >", "allow subscribe on $events.audit.>"]);
+    let mut watcher = server.peer(&admin);
+    watcher.follow(subscribe("$events.audit.>", StartFrom::Now));
+    let mut peer = server.peer(&server.token("shop", &[]));
+    assert_eq!(code(&peer.ask(create("orders"))), ErrorCode::NotAuthorised);
+    let mut stranger = server.silent();
+    stranger.ask(Hello { token: Some("wrong".into()), ..hello() });
+    let mut seen = Vec::new();
+    while !["audit.changed", "audit.denied", "audit.refused"]
+        .iter()
+        .all(|kind| seen.iter().any(|event: &Value| event["event"] == **kind))
+    {
+        if let Verb::Messages(messages) = watcher.next() {
+            for batch in messages.batches.views() {
+                let bodies = batch.records().filter_map(|record| record.body);
+                seen.extend(
+                    bodies.map(|body| serde_json::from_slice::<Value>(body).expect("JSON")),
+                );
+            }
+        }
+    }
+    let denied = seen.iter().find(|event| event["event"] == "audit.denied").expect("one");
+    assert_eq!(
+        (&denied["who"], &denied["right"], &denied["on"]),
+        (&json!("shop"), &json!("create"), &json!("orders"))
+    );
+    assert!(denied["from"].as_str().expect("an address").starts_with("127.0.0.1:"), "{denied}");
+    let text = json!(seen).to_string();
+    assert!(!text.contains(&admin) && !text.contains("wrong"), "no secret is told: {text}");
+}
+
+#[test]
+fn f3_wrong_tokens_of_one_client_do_not_slow_down_another() {
+    let server = Server::open();
+    let token = server.token("shop", EVERYTHING);
+    let mut peer = server.peer(&token);
+    // Those who try are answered later and later; what is asked here is that nobody waits for them.
+    let mut tries: Vec<Peer> = (0..50).map(|_| server.silent()).collect();
+    for each in &mut tries {
+        each.send(Hello { token: Some("wrong".into()), ..hello() });
+    }
+    assert!(matches!(peer.ask(Ping { echo: "x".into() }), Verb::Pong(_)));
+    server.get(&token, "/v1/topics").is(200);
+    drop(tries);
+    server.runtime.block_on(async { tokio::task::yield_now().await });
+}
