@@ -173,7 +173,7 @@ pub trait LogWriter: Send + fmt::Debug {
     /// When it returns, all frames appended so far survive power loss.
     fn flush(&mut self) -> Result<(), AppendError>;
     /// What flushes all frames appended so far while this writer goes on, which then need not wait
-    /// for it; `None` if this log has no such way.
+    /// for it; `None` if this log has no such way, or has failed.
     fn flush_apart(&self) -> Option<Box<dyn FlushApart>> {
         None
     }

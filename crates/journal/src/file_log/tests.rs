@@ -400,6 +400,7 @@ fn failed_flush_poisons_the_writer_and_what_replay_shows_is_safe() {
             let failed = taken.writer.flush();
             assert!(matches!(failed, Err(AppendError::Unknown(_))), "{failed:?}");
         }
+        assert!(taken.writer.flush_apart().is_none(), "nothing can be flushed apart either");
         let append = taken.writer.append(Lsn(3), &frame("c", 1));
         assert!(matches!(append, Err(AppendError::Unknown(_))), "{append:?}");
         let trim = taken.writer.trim(Lsn(2));

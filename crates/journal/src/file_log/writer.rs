@@ -273,6 +273,8 @@ impl LogWriter for Writer {
     }
 
     fn flush_apart(&self) -> Option<Box<dyn FlushApart>> {
+        // A file whose flush failed is not among the dirty ones any more.
+        self.alive().ok()?;
         let (files, flushed) = (self.dirty.clone(), Arc::clone(&self.flushed_apart));
         Some(Box::new(Apart { files, last: self.next.before(), flushed }))
     }
