@@ -107,18 +107,22 @@ fn e8_jobs_of_a_leader_that_is_gone_for_good_end_elsewhere_once_each_whoever_is_
     doomed.kill();
     wait_until("some are at the other leader", || lines(&ran) > JOBS);
     std::fs::write(&gate, "").expect("written");
-    for (number, job) in jobs.into_iter().enumerate() {
+    let ended = jobs.into_iter().enumerate().map(|(number, job)| {
         let done = job.output();
         let result: Value = serde_json::from_slice(&done.stdout)
             .unwrap_or_else(|_| panic!("{}{}", text(&done.stdout), text(&done.stderr)));
         assert_eq!((&result["Status"], &result["JobId"]), (&"OK".into(), &id(number).into()));
         assert_eq!(result["Stdout"], format!("done {number}\n"));
-        // Who asks again gets the stored result: nothing runs a second time.
-        let before = lines(&ran);
+        result["Attempt"].clone()
+    });
+    let ended: Vec<Value> = ended.collect();
+    // All have ended. A client that asks again gets the stored result: nothing runs once more.
+    let before = lines(&ran);
+    for (number, attempt) in ended.into_iter().enumerate() {
         let (id, number) = (id(number), number.to_string());
         let again = place.submit(&two, &["slow", &number, "--json", "--id", &id]).output();
         let again: Value = serde_json::from_slice(&again.stdout).expect("JSON");
-        assert_eq!((&again["Attempt"], lines(&ran)), (&result["Attempt"], before));
+        assert_eq!((&again["Attempt"], lines(&ran)), (&attempt, before));
     }
 }
 
