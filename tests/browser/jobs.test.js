@@ -45,7 +45,7 @@ test("jobs are cancelled, retried and looked at by buttons and links", async ({ 
   await row.getByRole("button", { name: "Retry" }).click();
   await row.getByText("Ready", { exact: true }).waitFor();
 
-  // It is given up, and somebody looks at it.
+  // It is given up, and its page is opened.
   let job = await take(server, "w-2", "mail");
   await say(server, "w-2", "fail", job, { retryable: true, stderr: "no <server>\n", reason: "no answer" });
   await row.getByText("Dead", { exact: true }).waitFor();

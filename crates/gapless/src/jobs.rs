@@ -59,7 +59,7 @@ pub(crate) async fn connect(
     let mut connected = client.connected();
     let welcomed = connected.wait_for(|leaders| *leaders > 0);
     if !matches!(tokio::time::timeout(global.wait, welcomed).await, Ok(Ok(_))) {
-        // One that is there and lets nobody in says why.
+        // A leader that refuses every client says why.
         for leader in leaders {
             let asked = Manager::connect(leader, token(global)?, ASK_WAIT);
             if let Ok(Err(refused @ ManageError::Refused(_))) =

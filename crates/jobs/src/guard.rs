@@ -1,4 +1,4 @@
-//! Who a connection is for and what it may do: handed in by whoever accepts connections, asked before
+//! Who a connection is for and what it may do: handed in by the code that accepts connections, asked before
 //! the leader is.
 //!
 //! A connection that may do everything of its kind is asked about once. For others the leader is asked
@@ -42,7 +42,7 @@ pub trait Guard: Send + Sync {
     /// When it is not let in.
     fn admit(&mut self, token: Option<&str>) -> Result<(), Refused>;
 
-    /// Whether it may do this with jobs of every executable. Asking is no attempt: nobody hears of it.
+    /// Whether it may do this with jobs of every executable. Asking is not an attempt: it is not audited.
     fn may_all(&self, deed: Deed) -> bool;
 
     /// Whether it may do this with jobs of the executables that match.

@@ -166,7 +166,7 @@ impl Tls {
             .increment(1);
         let why = reason(&error);
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            // Whoever looks whether something listens does that.
+            // A port scan or a health check does that.
             tracing::debug!(listener, peer, why, "a TLS handshake failed");
         } else {
             tracing::info!(listener, peer, why, "a TLS handshake failed");

@@ -203,7 +203,7 @@ fn d5_subscribers_of_all_doors_are_shown_with_their_states() {
     let address = listener.address();
     let server = Server { runtime, broker, listener: Some(listener), address, folder };
 
-    // Somebody at the native API who follows nothing, and somebody here who does.
+    // A client of the native API that follows nothing, and one of HTTP that does.
     let _silent =
         std::net::TcpStream::connect(native.tcp_address().expect("TCP")).expect("connects");
     server.broker.create_topic(&name("d5"), TopicSettings::default()).expect("a topic");

@@ -155,7 +155,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     (native.tls, http_options.tls) = (tls.clone(), tls.clone());
     let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
-    // listener before it too, so that whoever asks is told that the store is being opened.
+    // listener before it too, so that requests are answered that the store is being opened.
     recorder::begin()?;
     let mut http = match config.text("http.listen") {
         "" => None,

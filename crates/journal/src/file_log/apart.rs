@@ -2,7 +2,7 @@
 //!
 //! Two rules. A file is flushed by one at a time, because the system tells of a failed write once
 //! only: of two flushes, the other would succeed. And a file that could not be flushed can never
-//! be flushed again, whoever tries.
+//! be flushed again, by any thread.
 
 use std::io;
 use std::sync::Arc;

@@ -69,6 +69,34 @@ impl<S: Send + Sync> FromRequestParts<S> for JobPath {
     }
 }
 
+/// The job in the path, if the caller may submit what it runs. There are no parameters.
+struct OneJob {
+    leader: Leader,
+    job: JobId,
+}
+
+impl FromRequestParts<Arc<Shared>> for OneJob {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        let caller = caller_of(parts).await?;
+        let JobPath(job) = JobPath::from_request_parts(parts, shared).await?;
+        no_params(parts)?;
+        let (leader, _) = known(shared, &caller, Right::JobSubmit, job).await?;
+        Ok(Self { leader: leader.clone(), job })
+    }
+}
+
+/// The caller, as the check of rights left it.
+async fn caller_of(parts: &mut Parts) -> Result<Caller, Problem> {
+    let caller = Extension::<Caller>::from_request_parts(parts, &()).await;
+    caller.map(|Extension(caller)| caller).map_err(|why| Problem::new(ErrorCode::Internal, why))
+}
+
+fn no_params(parts: &Parts) -> Result<(), Problem> {
+    Params::parse(parts.uri.query().unwrap_or("")).finish()
+}
+
 /// The leader of jobs in this process.
 fn leader(shared: &Shared) -> Result<&Leader, Problem> {
     shared.jobs.as_ref().ok_or_else(|| {
@@ -204,14 +232,7 @@ async fn overview(
     Ok(shown(&leader(&shared)?.overview().await?))
 }
 
-async fn show(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    JobPath(job): JobPath,
-    params: Params,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    let (leader, _) = known(&shared, &caller, Right::JobSubmit, job).await?;
+async fn show(OneJob { leader, job }: OneJob) -> Result<JsonAnswer<Value>, Problem> {
     Ok(shown(&leader.detail(job).await?.ok_or_else(|| unknown(job))?))
 }
 
@@ -243,49 +264,21 @@ async fn result(
     }
 }
 
-async fn log(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    JobPath(job): JobPath,
-    params: Params,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    let (leader, _) = known(&shared, &caller, Right::JobSubmit, job).await?;
+async fn log(OneJob { leader, job }: OneJob) -> Result<JsonAnswer<Value>, Problem> {
     Ok(shown(&leader.log(job).await?))
 }
 
-async fn cancel(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    JobPath(job): JobPath,
-    params: Params,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    let (leader, _) = known(&shared, &caller, Right::JobSubmit, job).await?;
+async fn cancel(OneJob { leader, job }: OneJob) -> Result<JsonAnswer<Value>, Problem> {
     leader.observe().await?.cancel(job).await?;
     Ok(shown(&leader.describe(job).await?.ok_or_else(|| unknown(job))?.shown()))
 }
 
-async fn retry(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    JobPath(job): JobPath,
-    params: Params,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    let (leader, _) = known(&shared, &caller, Right::JobSubmit, job).await?;
+async fn retry(OneJob { leader, job }: OneJob) -> Result<JsonAnswer<Value>, Problem> {
     leader.observe().await?.retry(job).await?;
     Ok(shown(&leader.describe(job).await?.ok_or_else(|| unknown(job))?.shown()))
 }
 
-async fn forget(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    JobPath(job): JobPath,
-    params: Params,
-) -> Result<StatusCode, Problem> {
-    params.finish()?;
-    let (leader, _) = known(&shared, &caller, Right::JobSubmit, job).await?;
+async fn forget(OneJob { leader, job }: OneJob) -> Result<StatusCode, Problem> {
     leader.observe().await?.forget(job).await?;
     Ok(StatusCode::NO_CONTENT)
 }

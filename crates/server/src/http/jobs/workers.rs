@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Extension, State};
+use axum::extract::{Extension, FromRequest, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -23,7 +23,7 @@ use gapless_jobs::{JobView, Leader};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use super::{known, leader, wait_of};
+use super::{caller_of, known, leader, no_params, wait_of};
 use crate::http::body::Json;
 use crate::http::event_stream::stream_permit;
 use crate::http::params::Params;
@@ -68,33 +68,38 @@ async fn take(
 }
 
 /// What a worker says of an attempt: its token, and the rest.
-struct Spoken<'a> {
-    leader: &'a Leader,
+struct Spoken {
+    leader: Leader,
     view: JobView,
     worker: TopicName,
     token: Token,
     fields: Value,
 }
 
-impl<'a> Spoken<'a> {
-    async fn new(
-        shared: &'a Shared,
-        caller: &Caller,
-        worker: TopicName,
-        given: Value,
-    ) -> Result<Self, Problem> {
+impl FromRequest<Arc<Shared>> for Spoken {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        let (mut parts, body) = request.into_parts();
+        let caller = caller_of(&mut parts).await?;
+        let TopicPath(worker) = TopicPath::from_request_parts(&mut parts, shared).await?;
+        no_params(&parts)?;
+        let request = Request::from_parts(parts, body);
+        let Json(given) = Json::<Value>::from_request(request, shared).await?;
         let fields = pascal(given);
         let job = fields["JobId"].as_str().unwrap_or_default();
         let job = job.parse().map_err(Problem::bad_request)?;
         let attempt = fields["Attempt"].as_u64().and_then(|number| u32::try_from(number).ok());
         let attempt = attempt.ok_or_else(|| Problem::bad_request("`attempt` is missing"))?;
-        let (leader, view) = known(shared, caller, Right::JobWork, job).await?;
+        let (leader, view) = known(shared, &caller, Right::JobWork, job).await?;
         if fields["Epoch"].as_str().is_some_and(|epoch| epoch != leader.epoch()) {
             return Err(stale());
         }
-        Ok(Self { leader, view, worker, token: Token { job, attempt }, fields })
+        Ok(Self { leader: leader.clone(), view, worker, token: Token { job, attempt }, fields })
     }
+}
 
+impl Spoken {
     async fn say(self, said: Said) -> Result<JsonAnswer<Value>, Problem> {
         match self.leader.speak(self.worker.as_str().into(), self.token, said).await? {
             Heard::Counts => {
@@ -134,26 +139,11 @@ fn stale() -> Problem {
     Problem::new(ErrorCode::StaleAttempt, "stop the attempt, and forget its outcome")
 }
 
-async fn extend(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    TopicPath(worker): TopicPath,
-    params: Params,
-    Json(given): Json<Value>,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    Spoken::new(&shared, &caller, worker, given).await?.say(Said::Extend).await
+async fn extend(spoken: Spoken) -> Result<JsonAnswer<Value>, Problem> {
+    spoken.say(Said::Extend).await
 }
 
-async fn output(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    TopicPath(worker): TopicPath,
-    params: Params,
-    Json(given): Json<Value>,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    let spoken = Spoken::new(&shared, &caller, worker, given).await?;
+async fn output(spoken: Spoken) -> Result<JsonAnswer<Value>, Problem> {
     let text = spoken.fields["Text"].as_str().unwrap_or_default();
     let stream = match spoken.fields["Stream"].as_str() {
         None | Some("stdout") => Stream::Stdout,
@@ -175,24 +165,10 @@ async fn output(
     spoken.say(Said::Wrote(piece.into())).await
 }
 
-async fn complete(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    TopicPath(worker): TopicPath,
-    params: Params,
-    Json(given): Json<Value>,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    Spoken::new(&shared, &caller, worker, given).await?.over(Status::Ok).await
+async fn complete(spoken: Spoken) -> Result<JsonAnswer<Value>, Problem> {
+    spoken.over(Status::Ok).await
 }
 
-async fn fail(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    TopicPath(worker): TopicPath,
-    params: Params,
-    Json(given): Json<Value>,
-) -> Result<JsonAnswer<Value>, Problem> {
-    params.finish()?;
-    Spoken::new(&shared, &caller, worker, given).await?.over(Status::Failed).await
+async fn fail(spoken: Spoken) -> Result<JsonAnswer<Value>, Problem> {
+    spoken.over(Status::Failed).await
 }

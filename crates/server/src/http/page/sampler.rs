@@ -143,7 +143,7 @@ impl Sampler {
         self.wake.notify_one();
     }
 
-    /// Samples whenever somebody looks, until the listener closes.
+    /// Samples while the page is open somewhere, until the listener closes.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut closing = self.closing.clone();
         loop {

@@ -88,7 +88,7 @@ export function open(place) {
       output.element),
     query: { show: "," },
     update() {
-      // An ended job changes only if somebody acts on it.
+      // An ended job changes only by a command.
       if (job === null || !(job.gone || job.ended_ms)) read();
     },
     close() {

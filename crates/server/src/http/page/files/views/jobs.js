@@ -194,7 +194,7 @@ function line(row, act) {
 }
 
 /** A panel with a line for each name, and numbers behind it. */
-function names(name, heads, nobody) {
+function names(name, heads, none) {
   const body = h("tbody");
   const lines = new Lines(body, (row) => {
     const quiet = h("span", { class: "quiet" });
@@ -210,7 +210,7 @@ function names(name, heads, nobody) {
   const more = h("span", { class: "quiet" });
   const table = h("table", {}, h("thead", {}, h("tr", {}, heads.map((head, at) =>
     h("th", { scope: "col", class: at > 0 && "number" }, head)))), body);
-  const empty = h("p", { class: "empty" }, nobody);
+  const empty = h("p", { class: "empty" }, none);
   return {
     element: h("section", { class: "panel", "aria-label": name },
       h("header", {}, h("h2", {}, name), more), table, empty),
