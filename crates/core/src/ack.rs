@@ -68,7 +68,7 @@ pub struct Accepted {
 /// without changing what the reason names gets the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RejectReason {
-    /// The name is no topic name, or is one the caller must not publish to.
+    /// The name is not a valid topic name, or one the caller must not publish to.
     #[error("the topic name is not valid: use tokens joined by dots, without blanks or wildcards")]
     InvalidTopic,
     /// The message cannot be read, or breaks a limit of its parts.
@@ -80,14 +80,14 @@ pub enum RejectReason {
     /// The place where the message would wait is full.
     #[error("the queue is full: wait for acks, then send again")]
     QueueFull,
-    /// The publish asked for subscribers, and nobody follows the topic.
-    #[error("nobody follows the topic: subscribe first, or do not require subscribers")]
+    /// The publish asked for subscribers, and the topic has none.
+    #[error("the topic has no subscribers: subscribe first, or do not require them")]
     NoSubscribers,
     /// A node that should get the message is unreachable, and the publish chose to drop.
     #[error("a subscriber's node is unreachable: send again later, or choose the delay queue")]
     PartitionDrop,
     /// What the publish expected is no longer true.
-    #[error("the last seq is {actual}, not the expected one: read up to it and decide anew")]
+    #[error("the last seq is {actual}, not the expected one: read up to it and decide again")]
     ExpectedSeq {
         /// The last seq as it is; zero if there is none.
         actual: Seq,
@@ -127,8 +127,8 @@ pub enum RejectReason {
         /// How much it allows.
         max: u64,
     },
-    /// The publish asks for something that only a cluster can give.
-    #[error("delivery and partition have no effect on a single server: leave them out")]
+    /// The publish asks for something that only a cluster, or only a volatile subject, can give.
+    #[error("delivery and partition need a cluster, and these and report a volatile subject")]
     NotSupported,
 }
 
@@ -185,7 +185,7 @@ pub enum PubSubError {
     /// The system was stopped before the publish entered it.
     #[error("the broker is stopped: start it again")]
     Stopped,
-    /// A flush failed, so that nobody knows what is on the disk.
+    /// A flush failed, so that it is unknown what is on the disk.
     #[error("the journal refuses to work after a failed flush: reopen it, then look what is there")]
     Poisoned,
     /// There is no room on the disk, or no file descriptor for more; noticed before anything was
@@ -214,7 +214,7 @@ pub enum PubSubError {
 pub enum Fate {
     /// It left no trace; sending again cannot double it.
     DidNotHappen,
-    /// It may be there or not; only a message id makes sending again safe.
+    /// It may or may not have happened; only a message id makes sending again safe.
     Unknown,
 }
 

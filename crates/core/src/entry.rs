@@ -1,9 +1,9 @@
 //! The bytes of an entry: a header of 64 bytes and a body.
 //!
-//! One layout serves every kind, on the wire, in memory and on disk, so that bytes are made
-//! once. The header has a checksum of its own, so that numbers given late (seq, position,
-//! time) do not touch the body's checksum, which its maker has computed. `docs/format.md`
-//! shows the layout. The checksum function is handed in: this crate has none.
+//! One layout serves every kind, on the wire, in memory and on disk, so that bytes are encoded
+//! once. The header has a checksum of its own, so that numbers given late (seq, position, time) do
+//! not touch the body's checksum, which its maker has computed. `docs/format.md` shows the layout.
+//! The checksum function is handed in: this crate has none.
 
 use bytes::{BufMut, Bytes};
 
@@ -20,13 +20,13 @@ pub const ENTRY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Computes the CRC-32C of some bytes.
 pub type Checksum = fn(&[u8]) -> u32;
 
-/// What an entry tells of.
+/// What an entry records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
     /// Messages of one topic, numbered one after the other.
     Batch = 1,
-    /// A topic was made or set anew; the body holds name and settings.
+    /// A topic was created or configured; the body holds name and settings.
     TopicSet = 2,
     /// A topic and all its messages are gone.
     TopicDelete = 3,
@@ -67,7 +67,7 @@ pub enum EntryError {
     #[error("the entry's checksum does not fit its bytes")]
     Checksum,
     /// The entry has a kind or version of a newer program.
-    #[error("entry of kind {kind}, version {version}: made by a newer program")]
+    #[error("entry of kind {kind}, version {version}: written by a newer program")]
     Unknown {
         /// Its kind.
         kind: u8,
@@ -85,7 +85,7 @@ pub enum EntryError {
 /// The numbers of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryHeader {
-    /// What the entry tells of.
+    /// What the entry records.
     pub kind: EntryKind,
     /// Depends on the kind; for batches see [`crate::batch`].
     pub flags: u16,
@@ -234,7 +234,7 @@ impl Entry {
     /// Takes the first entry off `bytes` that were checked before, as those in memory were.
     ///
     /// # Errors
-    /// When the bytes are no entry; checksums are not looked at.
+    /// When the bytes are not a valid entry; checksums are not verified.
     pub fn take_trusted(bytes: &mut Bytes) -> Result<Self, EntryError> {
         let (header, len) = EntryHeader::read(bytes)?;
         if bytes.len() < len {
@@ -243,7 +243,7 @@ impl Entry {
         Ok(Self { header, bytes: bytes.split_to(len) })
     }
 
-    /// Checks the first entry of `bytes` and tells its length.
+    /// Checks the first entry of `bytes` and returns its length.
     ///
     /// # Errors
     /// Says what is wrong.

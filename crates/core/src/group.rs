@@ -6,13 +6,13 @@
 //! positions of others lie between (`docs/adr/0009`).
 //!
 //! The rules it keeps: a message is with one member at a time; of a key (mode keyed) only the
-//! first is handed out; in mode ordered one member gets all in order; an ack counts only for
-//! who holds the message, in the attempt it names; what was recorded as done is never handed
-//! out again, and what was not is never forgotten.
+//! first is handed out; in mode ordered one member gets all in order; an ack counts only from the
+//! member that holds the message, for the attempt it names; what was recorded as done is never
+//! handed out again, and what was not is never forgotten.
 //!
-//! It reads no messages and holds none: whoever drives it offers places and reads what is
-//! handed out. `Record` effects must be written down, all of one step together, before
-//! anybody is told of the outcome.
+//! It reads no messages and holds none: the caller offers positions and reads what is handed out.
+//! `Record` effects must be appended to the journal, all of one step together, before the outcome
+//! is reported.
 
 mod ahead;
 mod deliver;
@@ -92,7 +92,7 @@ pub struct Offered {
 /// Messages that a member gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Who.
+    /// The member.
     pub member: MemberId,
     /// Which, and in which attempt.
     pub lease: Lease,
@@ -124,14 +124,14 @@ pub struct Dying {
 pub enum Input<'a> {
     /// A member comes; it may have this many in flight.
     Join {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Most in flight with it.
         window: u32,
     },
     /// A member may have another number in flight.
     Window {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Most in flight with it.
         window: u32,
@@ -139,7 +139,7 @@ pub enum Input<'a> {
     /// A member goes. What it held goes to others; it counts as failed if it went without
     /// saying so.
     Leave {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Whether what it held counts as failed.
         failed: bool,
@@ -153,21 +153,21 @@ pub enum Input<'a> {
     },
     /// A member asks for messages.
     Take {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// At most this many.
         max: u64,
     },
     /// A member is done with these.
     Ack {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Which.
         leases: &'a [Lease],
     },
     /// A member is done with all it holds up to here and was handed.
     Commit {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Up to where.
         through: Position,
@@ -176,7 +176,7 @@ pub enum Input<'a> {
     },
     /// A member could not do these; they are tried again.
     Nack {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Which.
         leases: &'a [Lease],
@@ -185,9 +185,9 @@ pub enum Input<'a> {
         /// What was wrong.
         reason: &'a str,
     },
-    /// A member could not do these, and nobody ever will.
+    /// A member rejected these for good: they are not delivered again.
     Terminate {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Which.
         leases: &'a [Lease],
@@ -196,14 +196,14 @@ pub enum Input<'a> {
     },
     /// A member needs more time for these; for all it holds if none is named.
     Extend {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Which.
         leases: &'a [Lease],
     },
     /// Messages that were handed out to a member cannot be read any more.
     Gone {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// Which.
         lease: Lease,
@@ -221,23 +221,23 @@ pub enum Input<'a> {
     Pause,
     /// Things go on, over a gap too.
     Resume,
-    /// Begin anew after this position.
+    /// Start again after this position.
     Reset {
         /// Everything up to here counts as done.
         floor: Position,
-        /// What is gone up to here is no gap.
+        /// What is gone up to here does not count as a gap.
         forgiven: Position,
     },
     /// Other settings.
     Configure(GroupSettings),
-    /// Dead letters were driven again or removed.
+    /// Dead letters were redriven or removed.
     EndLetters {
         /// The first.
         first: Seq,
         /// The last.
         last: Seq,
     },
-    /// Dead letters are to be driven again little by little, or none any more.
+    /// Dead letters are to be redriven gradually, or no more of them.
     Redrive(Option<Redrive>),
     /// Time went on.
     Tick,
@@ -260,19 +260,19 @@ pub enum Effect {
     },
     /// Leases of a member ran out.
     Expired {
-        /// Who.
+        /// The member.
         member: MemberId,
         /// How many messages.
         count: u64,
     },
     /// This member gets the messages now.
     Active {
-        /// Who.
+        /// The member.
         member: MemberId,
     },
     /// This member stands by.
     Standby {
-        /// Who.
+        /// The member.
         member: MemberId,
     },
     /// Messages failed for the last time and are to be buried.
@@ -292,7 +292,7 @@ pub enum Effect {
 /// A member as the group sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberView {
-    /// Who.
+    /// The member.
     pub id: MemberId,
     /// Most in flight with it.
     pub window: u32,
@@ -319,7 +319,7 @@ pub struct Group {
     open: Open,
     ahead: Ahead,
     members: BTreeMap<MemberId, Member>,
-    /// In mode ordered: who gets the messages, and who is next.
+    /// In mode ordered: which member gets the messages, and which is next.
     active: Option<MemberId>,
     standbys: VecDeque<MemberId>,
     paused: bool,
@@ -384,7 +384,7 @@ impl Group {
         self.open.first_parked().map(|(due, _)| due)
     }
 
-    /// Whether it was told to hand out nothing.
+    /// Whether it was paused.
     pub fn is_paused(&self) -> bool {
         self.paused
     }
@@ -399,12 +399,12 @@ impl Group {
         self.forgiven
     }
 
-    /// The seqs of dead letters that were driven again or removed.
+    /// The seqs of dead letters that were redriven or removed.
     pub fn letters_ended(&self) -> &Ranges {
         &self.letters_ended
     }
 
-    /// The dead letters that are being driven again.
+    /// The dead letters that are being redriven.
     pub fn redrive(&self) -> Option<&Redrive> {
         self.redrive.as_deref()
     }
@@ -421,7 +421,7 @@ impl Group {
         Some(MemberView { id, window, in_flight, active })
     }
 
-    /// Who gets the messages in mode ordered.
+    /// The member that gets the messages in mode ordered.
     pub fn active(&self) -> Option<MemberId> {
         self.active
     }
@@ -758,7 +758,7 @@ impl Group {
             let mut all: Vec<MemberId> = active.collect();
             all.sort_unstable();
             assert!(all.iter().eq(self.members.keys()), "a member is active or stands by");
-            assert!(self.active.is_some() || self.members.is_empty(), "somebody is active");
+            assert!(self.active.is_some() || self.members.is_empty(), "a member is active");
             for (_, run) in self.open.iter() {
                 if let State::Leased { member, .. } = run.state {
                     assert_eq!(Some(member), self.active, "only the active member holds");
@@ -768,5 +768,5 @@ impl Group {
     }
 }
 
-/// The longest change that tells of a run, beside the text of its error.
+/// The longest change that describes a run, without the text of its error.
 const OP_BYTES_MAX: usize = 96;

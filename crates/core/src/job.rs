@@ -72,12 +72,15 @@ impl FromStr for JobId {
     }
 }
 
-/// One attempt at a job. With the epoch and term of the leader it fences the attempt: a result
-/// that carries another token is not of the attempt that counts.
+/// One attempt at a job. With the leader's store it fences the attempt: a result that carries
+/// another token is not of the attempt that counts. No token is given twice, also when an id is
+/// used again after its job was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
     /// The job.
     pub job: JobId,
+    /// Which submission of this id: the job's number, which no other job ever has.
+    pub number: u64,
     /// Which attempt: 1, 2, 3 …; a number is given once.
     pub attempt: u32,
 }

@@ -14,6 +14,7 @@ pub mod batch;
 pub mod batcher;
 pub mod batches;
 pub mod calendar;
+pub mod cluster;
 pub mod credential;
 pub mod credit;
 pub mod cursor;

@@ -86,9 +86,9 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Nobody answers at the address, or the connection ended before the welcome.
+    /// No server answers at the address, or the connection ended before the welcome.
     Unreachable,
-    /// The server answers but takes nobody at the moment.
+    /// The server answers but accepts no clients at the moment.
     Busy,
     /// The server speaks no version that the client speaks.
     VersionMismatch,
@@ -181,7 +181,7 @@ pub enum SubscriptionError {
 pub enum Status {
     /// Not started.
     Idle,
-    /// A connection is being made.
+    /// A connection is being established.
     Connecting {
         /// Until when it waits for the welcome.
         by: Timestamp,
@@ -213,7 +213,7 @@ impl Status {
         matches!(self, Self::Online | Self::Leaving { .. })
     }
 
-    /// Whether there is a connection, or one is being made.
+    /// Whether there is a connection, or one is being established.
     fn has_connection(self) -> bool {
         self.is_welcome() || matches!(self, Self::Connecting { .. } | Self::Greeting { .. })
     }
@@ -221,10 +221,10 @@ impl Status {
 
 /// A client's connection to one of several servers, over all its losses.
 ///
-/// The shell performs the effects in their order and tells what came of them. It has at most
-/// one connection: one it reports as failed or lost it has closed, and one it was told to
-/// disconnect it says no more about. News that do not fit the status are late, and are
-/// passed over. It steps with [`Input::Tick`] at the deadline or soon after.
+/// The shell performs the effects in their order and reports the results. It has at most one
+/// connection: it has closed one that it reports as failed or lost, and reports nothing more about
+/// one that it was asked to disconnect. Inputs that do not fit the status are late, and are passed
+/// over. It steps with [`Input::Tick`] at the deadline or soon after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     limits: LinkLimits,
@@ -286,7 +286,7 @@ pub enum Input {
     Tick,
     /// Take nothing new, wait for answers, end. A second stop may shorten the wait.
     Stop {
-        /// How long to wait for answers; meanwhile lost connections are made anew.
+        /// How long to wait for answers; meanwhile lost connections are replaced.
         grace: Duration,
     },
     /// The user publishes something.
@@ -294,7 +294,7 @@ pub enum Input {
         /// How large it is.
         bytes: u64,
     },
-    /// The server has answered a publish, whatever the answer.
+    /// The server has answered a publish, with an ack or an error.
     Acked {
         /// Which.
         number: PublishNumber,
@@ -318,9 +318,9 @@ pub enum Input {
         /// What comes is what lies after this.
         token: Token,
     },
-    /// Everything up to this token was handed to the user, gap notices included. Told at
-    /// once: what was handed over but not told comes again after a loss. The last one told
-    /// counts, even if it is lower: a restored store may go on below.
+    /// Everything up to this token was handed to the user, gap notices included. To be reported at
+    /// once: what was handed over but not reported is delivered again after a loss. The last one
+    /// reported counts, even if it is lower: a restored store may go on below.
     Progress {
         /// In which subscription.
         id: SubscriptionId,
@@ -337,14 +337,14 @@ pub enum Input {
 /// What is to be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Make a connection, and tell [`Input::Connected`] or [`Input::Failed`].
+    /// Connect, and report [`Input::Connected`] or [`Input::Failed`].
     Connect {
         /// The index of the address.
         address: usize,
     },
-    /// Send the hello, and tell [`Input::Welcomed`] or [`Input::Failed`].
+    /// Send the hello, and report [`Input::Welcomed`] or [`Input::Failed`].
     SendHello,
-    /// Close the connection, or cease making it, and tell nothing more about it.
+    /// Close the connection, or stop connecting, and report nothing more about it.
     Disconnect,
     /// The server listens. Each of these is followed by one [`Effect::Offline`].
     Online {
@@ -352,14 +352,14 @@ pub enum Effect {
         resumed: bool,
     },
     /// The server has another store than the one before: tokens and message ids of the old
-    /// one mean nothing to it. Resuming goes on; the server tells the gaps.
+    /// one mean nothing to it. Resuming goes on; the server reports the gaps.
     StoreChanged {
         /// The store before.
         from: Epoch,
         /// The store now.
         to: Epoch,
     },
-    /// There is no server that listens any more.
+    /// No server listens any more.
     Offline,
     /// The next connection is tried at this time.
     RetryAt {
@@ -380,7 +380,7 @@ pub enum Effect {
         /// Whether it was sent on an earlier connection, so that the server may know it.
         again: bool,
     },
-    /// The publish is answered: forget it and tell the user.
+    /// The publish is answered: forget it and pass the answer to the user.
     Acked {
         /// Which.
         number: PublishNumber,
@@ -399,7 +399,7 @@ pub enum Effect {
         /// Where it begins.
         from: Place,
     },
-    /// Tell the server that this subscription is over.
+    /// Notify the server that this subscription is over.
     Unsubscribe {
         /// Which.
         id: SubscriptionId,
@@ -553,7 +553,9 @@ impl Link {
                 assert_eq!(self.sent, self.next, "online, nothing is held back");
                 assert!(self.subscriptions.values().all(|s| s.asked), "online, all are asked for");
             }
-            Status::Leaving { .. } => assert!(self.awaits_acks(), "who waits for nothing leaves"),
+            Status::Leaving { .. } => {
+                assert!(self.awaits_acks(), "a link that waits for nothing leaves");
+            }
             _ => {
                 assert!(
                     self.subscriptions.values().all(|s| !s.asked),
@@ -566,10 +568,10 @@ impl Link {
             assert_eq!(self.stop_by, None, "an ended link waits for nothing");
         }
         if self.stop_by.is_some() {
-            assert!(!self.publishes.is_empty(), "who owes nothing has stopped");
+            assert!(!self.publishes.is_empty(), "a link without publishes has stopped");
         }
         if self.is_closed() {
-            assert!(self.subscriptions.is_empty(), "who stops follows nothing");
+            assert!(self.subscriptions.is_empty(), "a link that stops has no subscriptions");
         }
     }
 
@@ -607,8 +609,8 @@ impl Link {
         }
     }
 
-    /// Even who was asked to leave waits before coming to the next server: two servers that
-    /// both drain would otherwise pass a client to and fro without pause.
+    /// Even a client that was asked to leave waits before connecting to the next server: two
+    /// servers that both drain would otherwise pass a client to and fro without pause.
     fn retry_later(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.offline(effects);
         self.address = (self.address + 1) % self.addresses;
@@ -667,7 +669,7 @@ impl Link {
         }
         let by = self.stop_by.unwrap_or(Timestamp::NEVER).min(now.after(grace));
         self.stop_by = Some(by);
-        // Who was never started has no server that could answer.
+        // A link that was never started has no server that could answer.
         if by <= now || self.publishes.is_empty() || self.status == Status::Idle {
             self.stopped(effects);
         }
@@ -682,7 +684,7 @@ impl Link {
         effects.push(Effect::Stopped { unacked });
     }
 
-    /// Forgets everything and tells how much was owed.
+    /// Forgets everything and returns how much was unanswered.
     fn end(&mut self) -> u32 {
         let unacked = self.unacked_count();
         self.status = Status::Ended;

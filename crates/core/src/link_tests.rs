@@ -172,13 +172,13 @@ fn every_address_is_tried_in_turn_and_waits_grow_until_a_welcome() {
     step(&mut link, now, Input::Connected);
     step(&mut link, now, Input::Welcomed { epoch: EPOCH });
     step(&mut link, now, Input::Lost);
-    assert!(link.deadline().unwrap().0 - now <= 61, "a welcome starts the schedule anew");
+    assert!(link.deadline().unwrap().0 - now <= 61, "a welcome restarts the schedule");
 }
 
 /// One server, whose log forgets nothing and knows the publishes by their numbers.
 #[derive(Default)]
 struct Server {
-    /// The publish at each position, or none for somebody else's.
+    /// The publish at each position, or none for one of another client.
     log: Vec<Option<PublishNumber>>,
     known: BTreeSet<PublishNumber>,
 }

@@ -2,9 +2,8 @@
 //!
 //! The smallest broker there is: subscribe, unsubscribe, publish, poll. A publish is
 //! accepted and put into the queue of every subscriber that matches, or rejected and put
-//! into none: a subscriber whose queue is full rejects it for all, so that nobody misses
-//! what others got. Who is not subscribed gets nothing, and loses what was waiting when it
-//! unsubscribes.
+//! into none: a subscriber whose queue is full rejects it for all, so that no subscriber misses
+//! what others got. A subscriber that unsubscribes loses what was waiting for it.
 //!
 //! It keeps no history, and so has no cursors and remembers no message ids: that is what
 //! the broker is for.
@@ -23,7 +22,7 @@ use crate::time::Timestamp;
 use crate::topic::{self, Topic};
 use crate::trie::{SubscribeError, SubscriptionIndex, UnsubscribeError};
 
-/// Who a message is delivered to; the caller chooses the number.
+/// A receiver of messages; the caller chooses the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriberId(pub u64);
 
@@ -76,7 +75,7 @@ struct Inbox {
 }
 
 impl Local {
-    /// Nobody subscribed, nothing published.
+    /// No subscribers, nothing published.
     pub fn new(limits: LocalLimits) -> Self {
         Self {
             limits,
@@ -98,7 +97,7 @@ impl Local {
     }
 
     /// Removes a subscription. What waits and is matched by no other subscription of the
-    /// same subscriber is dropped: nothing is delivered to one who is not subscribed.
+    /// same subscriber is dropped: nothing is delivered without a subscription.
     pub fn unsubscribe(
         &mut self,
         id: SubscriberId,
@@ -120,7 +119,7 @@ impl Local {
         Ok(())
     }
 
-    /// Publishes one message to all who match, or to nobody.
+    /// Publishes one message to all matching subscribers, or to none.
     pub fn publish(&mut self, now: Timestamp, topic: &TopicName, message: &Message) -> PublishAck {
         match self.try_publish(now, topic, message) {
             Ok(accepted) => PublishAck::Accepted(accepted),
@@ -143,9 +142,9 @@ impl Local {
     pub fn check(&self) {
         self.index.check();
         let subscriptions: usize = self.inboxes.values().map(|inbox| inbox.subscriptions).sum();
-        assert_eq!(subscriptions, self.index.len(), "an inbox for each who subscribed");
+        assert_eq!(subscriptions, self.index.len(), "an inbox for each subscriber");
         for inbox in self.inboxes.values() {
-            assert!(inbox.subscriptions > 0, "no inbox for one who is not subscribed");
+            assert!(inbox.subscriptions > 0, "no inbox without a subscription");
             assert!(inbox.waiting.len() <= self.limits.queue_count_max, "queues are bounded");
         }
         self.topics.values().for_each(Topic::check);
@@ -181,7 +180,7 @@ impl Local {
         Ok(Accepted { first: seq, last: seq, position, durability, duplicate: false })
     }
 
-    /// Finds who gets a message on this topic, and whether each of them has room.
+    /// Finds the subscribers that get a message on this topic, and whether each has room.
     fn find_matched(&mut self, name: &TopicName) -> Result<(), RejectReason> {
         self.matched.clear();
         let matched = &mut self.matched;

@@ -122,6 +122,9 @@ pub struct PublishOptions {
     /// What must be true for the publish to be accepted. It concerns this publish alone,
     /// so there is no default for it.
     pub expect: Option<Expect>,
+    /// Whether the publisher wants to learn which subscribers took it; of volatile subjects and
+    /// topics only.
+    pub report: bool,
 }
 
 impl PublishOptions {
@@ -236,6 +239,7 @@ mod tests {
             partition: Some(PartitionBehavior::DelayQueue),
             require_subscribers: Some(false),
             expect: Some(Expect::TopicLast(Seq(3))),
+            report: true,
         };
         let before = resolve(&quiet, &topic, &system);
         assert_eq!(before.durability, Durability::Written);

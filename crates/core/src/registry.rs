@@ -8,6 +8,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::any::{Any, TypeId, type_name};
 use core::fmt;
@@ -16,6 +17,7 @@ use core::marker::PhantomData;
 use bytes::Bytes;
 
 use crate::ack::RejectReason;
+use crate::message::Message;
 
 /// A payload on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,35 @@ pub struct Envelope {
     pub type_name: Arc<str>,
     /// The payload.
     pub bytes: Bytes,
+}
+
+/// The header of a message with the number of the serialiser, in decimal digits.
+pub const SERIALIZER_HEADER: &str = "gapless-serializer";
+/// The header of a message with the name of the type.
+pub const TYPE_HEADER: &str = "gapless-type";
+
+impl Envelope {
+    /// The message that carries it: number and name are headers, the bytes are the body.
+    pub fn into_message(self) -> Message {
+        let number = self.serializer_id.to_string().into_bytes();
+        let name = Bytes::copy_from_slice(self.type_name.as_bytes());
+        let message = Message::new(self.bytes);
+        message.with_header(SERIALIZER_HEADER, number).with_header(TYPE_HEADER, name)
+    }
+
+    /// The envelope that a message carries.
+    ///
+    /// # Errors
+    /// The header that is missing or no good: then it carries none.
+    pub fn of_message(message: &Message) -> Result<Self, &'static str> {
+        let text = |header: &'static str| {
+            let value = message.header(header).and_then(|value| core::str::from_utf8(value).ok());
+            value.ok_or(header)
+        };
+        let serializer_id = text(SERIALIZER_HEADER)?.parse().map_err(|_| SERIALIZER_HEADER)?;
+        let type_name = Arc::from(text(TYPE_HEADER)?);
+        Ok(Self { serializer_id, type_name, bytes: message.body.clone().unwrap_or_default() })
+    }
 }
 
 /// Turns payloads of one type into bytes and back. What went wrong is reported in its own words;

@@ -2,8 +2,8 @@
 //!
 //! A delivery that failed suspends the subscriber; a sign of life makes it active again.
 //! One that stays suspended for longer than the time to live is removed, and stays so: it must
-//! subscribe again. Time decides, not the order in which inputs arrive: a sign of life past the
-//! time to live comes too late even if the clock was not read before.
+//! subscribe again. Only a look at the clock removes: a sign of life that comes first wins, even at
+//! the instant of expiry, since what is held can be delivered then.
 //!
 //! Delivering, and knowing which node a subscriber lives on, is not here.
 
@@ -114,13 +114,6 @@ impl Subscriber {
 
     /// Takes one step. After its removal nothing changes any more.
     pub fn step(&mut self, now: Timestamp, input: Input, effects: &mut Vec<Effect>) {
-        if let Status::Suspended { reason, since } = self.status
-            && since.after(self.suspended_ttl) <= now
-        {
-            self.status = Status::Removed;
-            effects.push(Effect::Removed { reason });
-            return;
-        }
         match (self.status, input) {
             (Status::Active, Input::Failed { reason }) => {
                 self.status = Status::Suspended { reason, since: now };
@@ -129,6 +122,12 @@ impl Subscriber {
             (Status::Suspended { .. }, Input::Delivered | Input::NodeBack) => {
                 self.status = Status::Active;
                 effects.push(Effect::Resumed);
+            }
+            (Status::Suspended { reason, since }, Input::Tick)
+                if since.after(self.suspended_ttl) <= now =>
+            {
+                self.status = Status::Removed;
+                effects.push(Effect::Removed { reason });
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Cursor tokens: one position that resumes a subscription, whatever it follows.
+//! Cursor tokens: one position that resumes a subscription to a topic or a pattern.
 
 use alloc::string::String;
 use core::fmt;
@@ -25,9 +25,9 @@ pub struct Token {
     pub position: Position,
 }
 
-/// Why a text is no token. Nothing was done with it.
+/// Why a text is not a valid token. Nothing was done with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no token: write 16 hexadecimal digits, a colon and a number")]
+#[error("{text:?} is not a valid token: write 16 hexadecimal digits, a colon and a number")]
 pub struct TokenError {
     /// What was written; the beginning of it if it is long.
     pub text: String,

@@ -10,6 +10,7 @@
 //! than the dedup window, messages, groups and files are elsewhere: this file only counts.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -195,6 +196,30 @@ impl Topic {
             }
             Input::Tick => self.evict(now),
         }
+    }
+
+    /// Which messages of an offer are known already, by their index; `None` if what it expects does
+    /// not hold, so that nothing of it can be new. An offer that follows at once comes to the same.
+    pub fn preview(
+        &self,
+        now: Timestamp,
+        ids: &[(u32, &[u8])],
+        expect: Option<Expect>,
+        key_last: Option<Seq>,
+    ) -> Option<Vec<u32>> {
+        if self.violated(expect, key_last).is_some() {
+            return None;
+        }
+        let mut seen = BTreeSet::new();
+        // The first of two messages with one id makes the second known.
+        let is_known = |id: &[u8], repeated: bool| {
+            self.find(now, id).is_some() || (repeated && self.remembers())
+        };
+        let known = |(index, id): &(u32, &[u8])| {
+            let repeated = !seen.insert(id.to_vec());
+            is_known(id, repeated).then_some(*index)
+        };
+        Some(ids.iter().filter_map(known).collect())
     }
 
     /// When the oldest id is past its age. Only memory waits for it: an id past its age is

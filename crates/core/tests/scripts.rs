@@ -61,9 +61,18 @@ fn every_story_goes_as_it_is_told() {
 
 #[test]
 fn there_are_stories_about_every_machine() {
-    for machine in
-        ["topic", "cursor", "batcher", "sweep", "subscriber", "link", "group", "fence", "leader"]
-    {
+    for machine in [
+        "topic",
+        "cursor",
+        "batcher",
+        "sweep",
+        "subscriber",
+        "link",
+        "group",
+        "fence",
+        "leader",
+        "cluster",
+    ] {
         let told = scripts()
             .iter()
             .any(|path| fs::read_to_string(path).unwrap().contains(&format!("> new {machine}")));

@@ -1,6 +1,7 @@
-//! Proof of A13: a program without `std` in which a publish reaches its subscriber.
+//! Proof of A13: a program without `std` in which a publish reaches its subscriber, in the same
+//! program and at another node of a cluster.
 //!
-//! It ends with status 0 if the message arrived, with 1 to 9 for the step that failed, and
+//! It ends with status 0 if the message arrived, with 1 to 15 for the step that failed, and
 //! by abort if anything panicked. It has a panic handler of its own: were `std` linked,
 //! by this program or by anything it uses, there would be two, and it would not compile.
 //!
@@ -18,13 +19,16 @@ use core::panic::PanicInfo;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use alloc::vec::Vec;
+
+use gapless_core::cluster::{ClusterConfig, Effect, Frame, Incarnation, Node, NodeName, Policy};
 use gapless_core::{
-    Local, LocalLimits, Message, Pattern, PublishAck, RejectReason, SubscribeError, SubscriberId,
-    Timestamp, TopicName,
+    DeliveryPolicy, Local, LocalLimits, Message, PartitionBehavior, Pattern, PublishAck,
+    RecordsBuilder, RejectReason, SubscribeError, SubscriberId, Timestamp, TopicName,
 };
 
 /// All the memory there is, in bytes.
-const ARENA_BYTES: usize = 256 * 1024;
+const ARENA_BYTES: usize = 1024 * 1024;
 
 /// The largest alignment handed out, in bytes.
 const ALIGN_MAX: usize = 4096;
@@ -57,10 +61,7 @@ unsafe impl GlobalAlloc for Arena {
             let Some((begin, end)) = place(used) else {
                 return null_mut();
             };
-            match self
-                .used
-                .compare_exchange(used, end, Ordering::Relaxed, Ordering::Relaxed)
-            {
+            match self.used.compare_exchange(used, end, Ordering::Relaxed, Ordering::Relaxed) {
                 // SAFETY: `begin` is at most `ARENA_BYTES`, so the address stays inside.
                 Ok(_) => return unsafe { self.memory.get().cast::<u8>().add(begin) },
                 Err(now) => used = now,
@@ -72,10 +73,8 @@ unsafe impl GlobalAlloc for Arena {
 }
 
 #[global_allocator]
-static ARENA: Arena = Arena {
-    memory: UnsafeCell::new([0; ARENA_BYTES]),
-    used: AtomicUsize::new(0),
-};
+static ARENA: Arena =
+    Arena { memory: UnsafeCell::new([0; ARENA_BYTES]), used: AtomicUsize::new(0) };
 
 // SAFETY: this is how the C library declares it. The C library is linked for it and for
 // the code that calls `main`; no Rust `std` is.
@@ -93,7 +92,7 @@ fn panicked(_: &PanicInfo<'_>) -> ! {
 // SAFETY: the name is the C library's own for it, and nothing else here has it.
 #[unsafe(no_mangle)]
 extern "C" fn main(_: i32, _: *const *const u8) -> i32 {
-    match prove() {
+    match prove().and_then(|()| prove_cluster()) {
         Ok(()) => 0,
         Err(step) => step,
     }
@@ -108,10 +107,7 @@ fn prove() -> Result<(), i32> {
     let mut local = Local::new(LocalLimits::default());
 
     let nobody = local.publish(now, &topic, &message);
-    ensure(
-        nobody == PublishAck::Rejected(RejectReason::NoSubscribers),
-        3,
-    )?;
+    ensure(nobody == PublishAck::Rejected(RejectReason::NoSubscribers), 3)?;
     local.subscribe(ann, &pattern).map_err(|_| 4)?;
     let twice = local.subscribe(ann, &pattern);
     ensure(twice == Err(SubscribeError::AlreadySubscribed), 5)?;
@@ -119,10 +115,66 @@ fn prove() -> Result<(), i32> {
 
     let delivery = local.poll(now, ann).ok_or(7)?;
     ensure(delivery.message == message && delivery.topic == topic, 8)?;
-    ensure(
-        local.poll(now, ann).is_none() && local.poll(now, bob).is_none(),
-        9,
-    )
+    ensure(local.poll(now, ann).is_none() && local.poll(now, bob).is_none(), 9)
+}
+
+/// The rules of delivery between nodes: a message waits until its node has answered, and then goes
+/// out once.
+fn prove_cluster() -> Result<(), i32> {
+    let (now, life) = (Timestamp(1), Incarnation(1));
+    let (me, peer) = (NodeName::parse("a").map_err(|_| 10)?, NodeName::parse("b").map_err(|_| 10)?);
+    let (mut a, mut b) = (
+        Node::new(ClusterConfig::default(), me.clone(), life),
+        Node::new(ClusterConfig::default(), peer.clone(), life),
+    );
+    let subject = TopicName::parse("orders.eu").map_err(|_| 11)?;
+    b.subscribe(&Pattern::parse("orders.*").map_err(|_| 11)?);
+    let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
+    b.link_up(now, &me, life, &mut from_b);
+    pass(now, &mut b, &mut from_b, &mut a, &mut from_a);
+    let mut records = RecordsBuilder::default();
+    records.push(&Message::new("hello")).map_err(|_| 12)?;
+    let policy =
+        Policy { delivery: DeliveryPolicy::AtLeastOnce, partition: PartitionBehavior::DelayQueue };
+    let admitted = a.publish(now, &subject, &records.finish(), policy, None, &mut from_a);
+    ensure(admitted.is_ok_and(|admitted| admitted.delayed == 1), 13)?;
+    a.link_up(now, &peer, life, &mut from_a);
+    let mut delivered = 0;
+    for _ in 0..4 {
+        delivered += pass(now, &mut a, &mut from_a, &mut b, &mut from_b);
+        pass(now, &mut b, &mut from_b, &mut a, &mut from_a);
+    }
+    ensure(delivered == 1, 14)?;
+    ensure(a.is_idle(), 15)
+}
+
+/// Carries everything that one node says to the other; how many messages it delivered.
+fn pass(
+    now: Timestamp,
+    from: &mut Node,
+    said: &mut Vec<Effect>,
+    to: &mut Node,
+    answers: &mut Vec<Effect>,
+) -> usize {
+    from.settle(now, said);
+    let frames: Vec<Frame> = said
+        .drain(..)
+        .filter_map(|effect| match effect {
+            Effect::Send { frame, .. } => Some(frame),
+            _ => None,
+        })
+        .collect();
+    let before = delivered(answers);
+    for frame in frames {
+        let sender = from.me().clone();
+        to.frame(now, &sender, frame, answers);
+    }
+    delivered(answers) - before
+}
+
+fn delivered(effects: &[Effect]) -> usize {
+    let is_delivery = |effect: &&Effect| matches!(effect, Effect::Deliver { .. });
+    effects.iter().filter(is_delivery).count()
 }
 
 fn ensure(holds: bool, step: i32) -> Result<(), i32> {

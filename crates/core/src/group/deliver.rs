@@ -24,7 +24,7 @@ impl Group {
         }
     }
 
-    /// Whatever a member says shows that it is alive; in mode ordered that is its lease.
+    /// Every call of a member shows that it is alive; in mode ordered that extends its lease.
     pub(super) fn heard(&mut self, now: Timestamp, member: MemberId) {
         if self.active == Some(member)
             && let Some(member) = self.members.get_mut(&member)
@@ -137,7 +137,7 @@ impl Group {
             let state = State::Leased { member, deadline };
             let (lease, topic, seq) = self.open.lease(last, room, state);
             let count = lease.count();
-            let state = self.members.get_mut(&member).expect("who has room is a member");
+            let state = self.members.get_mut(&member).expect("only members have room");
             if ordered && state.in_flight == 0 {
                 state.deadline = until;
             }
@@ -235,7 +235,7 @@ impl Group {
     ) -> u64 {
         let run = self.open.cut(last, from, to);
         let count = to.next().distance(from);
-        self.members.get_mut(&member).expect("who holds is a member").in_flight -= count;
+        self.members.get_mut(&member).expect("only members hold messages").in_flight -= count;
         self.pass_key(now, &run);
         match ended.last_mut() {
             Some((_, end)) if end.next() == from => *end = to,
@@ -255,7 +255,7 @@ impl Group {
         }
     }
 
-    /// Writes down that these are done, as far as everything around them is; tells how far.
+    /// Records that these are done, together with what is done around them; returns how far.
     pub(super) fn record_done(
         &self,
         from: Position,
@@ -265,7 +265,7 @@ impl Group {
         let first = self.open.last_before(from).map_or(Position(1), Position::next);
         let next = self.open.next_from(to.next()).map(|(_, run)| run.first.prev());
         let range = (first, next.unwrap_or(self.frontier));
-        // A range that the one before has grown into is told once, by the larger.
+        // A range that the one before has grown into is recorded once, as the larger.
         if let Some(Effect::Record(Op::Done { first, last })) = effects.last_mut()
             && range.0 <= last.next()
             && *first <= range.1.next()
@@ -289,7 +289,7 @@ impl Group {
         }
     }
 
-    /// Makes ready what waited for its time.
+    /// Makes parked messages ready that are due.
     pub(super) fn wake_due(&mut self, now: Timestamp) {
         while let Some((due, last)) = self.open.first_parked() {
             if due > now {

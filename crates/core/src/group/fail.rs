@@ -19,7 +19,7 @@ pub const WENT_AWAY: &str = "the member went away";
 /// How messages failed.
 #[derive(Clone, Copy)]
 pub(super) struct How<'a> {
-    /// When they are tried again, if whoever failed says so.
+    /// When they are redelivered, if the member that failed asked for a delay.
     pub(super) delay: Option<Duration>,
     /// Never.
     pub(super) dead: bool,
@@ -66,11 +66,12 @@ impl Group {
         (last, from, to): (Position, Position, Position),
     ) -> Run {
         let run = self.open.cut(last, from, to);
-        self.members.get_mut(&member).expect("who holds is a member").in_flight -= len(&run, to);
+        self.members.get_mut(&member).expect("only members hold messages").in_flight -=
+            len(&run, to);
         run
     }
 
-    /// A delivery failed. Tells whether it was the last.
+    /// A delivery failed. Returns whether it was the last attempt.
     fn fail(
         &mut self,
         now: Timestamp,
@@ -104,7 +105,7 @@ impl Group {
         run.failure = Some(Box::new(failure));
         run.state = super::deliver::free(now, &run);
         if dead {
-            // It holds up nobody any more.
+            // It no longer holds up other messages of its key.
             self.pass_key(now, &run);
             run.key = None;
             effects.push(Effect::Died { count });

@@ -24,7 +24,7 @@ pub const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 const VERSION: u8 = 1;
 
-/// Who gets which message.
+/// Which member gets which message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Any member gets any message.
@@ -41,10 +41,10 @@ coded!(Mode, 1 Shared "shared", 2 Keyed "keyed", 3 Ordered "ordered");
 /// What a group does when messages it had not read are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OnGap {
-    /// It hands out nothing more until somebody resumes or resets it.
+    /// It hands out nothing more until it is resumed or reset.
     #[default]
     Stop,
-    /// It tells of the gap and goes on with the first message that is there.
+    /// It reports the gap and goes on with the first message that is kept.
     Continue,
 }
 
@@ -71,7 +71,7 @@ pub enum GroupStart {
 pub struct GroupSettings {
     /// The topics it reads: a name or a pattern.
     pub source: Pattern,
-    /// Who gets which message.
+    /// Which member gets which message.
     pub mode: Mode,
     /// Where it began.
     pub start: GroupStart,
@@ -134,7 +134,7 @@ pub enum GroupSettingsError {
     #[error(transparent)]
     Retry(#[from] RetryError),
     /// Bytes of settings that cannot be read.
-    #[error("setting {tag} of a group cannot be read: made by a newer program, or damaged")]
+    #[error("setting {tag} of a group cannot be read: written by a newer program, or damaged")]
     Unreadable {
         /// Which one; zero when it is the whole.
         tag: u8,

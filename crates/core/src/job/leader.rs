@@ -8,8 +8,8 @@
 //! - of a client no more jobs are assigned than its cap allows, to a worker no more than it
 //!   gave credit for, and of a key one job runs at a time;
 //! - no job waits that could run;
-//! - the number of an attempt is given once. Only the newest attempt can end a job: a result
-//!   of an older one is stale and changes nothing.
+//! - a token (job, number of its submission, attempt) is given once. Only the newest attempt can
+//!   end a job: a result of an older one is stale and changes nothing.
 //!
 //! A lost connection ends nothing. A worker's leases go on; it may come back and renew them, and
 //! if it does not, they run out and its jobs run elsewhere. A worker stops its own jobs
@@ -123,6 +123,8 @@ struct Job {
     until: Timestamp,
     /// The schedule that it was made by, whose request is its own.
     origin: Option<JobId>,
+    /// Its client's cap when it ended: the client may be forgotten before the job is.
+    cap: Option<u32>,
     /// Connections that want its result.
     watchers: Vec<Session>,
 }
@@ -137,6 +139,11 @@ impl Job {
         }
     }
 
+    /// Its newest attempt.
+    fn token(&self) -> Token {
+        Token { job: self.spec.id, number: self.number, attempt: self.attempt }
+    }
+
     fn is_open(&self) -> bool {
         !matches!(self.phase, Phase::Ended { .. })
     }
@@ -145,7 +152,8 @@ impl Job {
 #[derive(Debug)]
 struct Client {
     name: Arc<str>,
-    cap: u32,
+    /// As its last connection said, or the newest record of its jobs.
+    cap: Option<u32>,
     in_flight: u32,
     open_jobs: usize,
     sessions: BTreeSet<Session>,
@@ -262,6 +270,13 @@ impl Leader {
         Self { calendar, ..self }
     }
 
+    /// The same; the next job gets this number or a higher one. Numbers of jobs that are forgotten
+    /// are not in any record, and must not be given again.
+    #[must_use]
+    pub fn numbered_from(self, first: u64) -> Self {
+        Self { next_number: self.next_number.max(first), ..self }
+    }
+
     /// Takes in what happened, and says what must be done.
     pub fn step(&mut self, now: Timestamp, input: Input, effects: &mut Vec<Effect>) {
         match input {
@@ -333,6 +348,7 @@ impl Leader {
             failures: known.failures,
             deaths: known.deaths,
             origin: known.origin,
+            cap: self.clients.get(&known.client).map_or(known.cap, |client| client.cap),
             stage,
         })
     }
@@ -400,7 +416,7 @@ impl Leader {
             let job = self.jobs.get_mut(&id).expect("a ready job is known");
             job.attempt += 1;
             let (client, exec) = (job.client, job.exec);
-            let token = Token { job: id, attempt: job.attempt };
+            let token = job.token();
             let charged_ms = self.turn.mean_ms(exec);
             let run = Run {
                 worker: no,

@@ -16,7 +16,9 @@ use crate::time::{Timestamp, whole_ms};
 use super::JobId;
 
 /// Version of the bytes, their first byte.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// Records of before caps were kept.
+const VERSION_UNCAPPED: u8 = 2;
 /// Records of before schedules.
 const VERSION_PLAIN: u8 = 1;
 /// Highest priority; the lowest is 0.
@@ -145,6 +147,9 @@ pub struct Record {
     pub deaths: u32,
     /// The schedule that it was made by.
     pub origin: Option<JobId>,
+    /// How many jobs of its client may run at a time, as the client said last; `None` if it never
+    /// did.
+    pub cap: Option<u32>,
     /// Where it stands.
     pub stage: Stage,
 }
@@ -205,6 +210,7 @@ impl Record {
         put_text(&mut out, spec.cron.as_deref().unwrap_or_default());
         out.put_u8(u8::from(self.origin.is_some()));
         self.origin.iter().for_each(|origin| out.put_u128_le(origin.0));
+        put_varint(&mut out, u64::from(self.cap.unwrap_or(0)));
         out
     }
 
@@ -256,11 +262,15 @@ impl Record {
                 origin = Some(JobId(rest.wide()?));
             }
         }
+        let cap = match version {
+            VERSION_PLAIN | VERSION_UNCAPPED => None,
+            _ => Some(rest.small()?).filter(|cap| *cap > 0),
+        };
         if !rest.0.is_empty() {
             return Err(RecordError::Damaged);
         }
         let spec = Arc::new(spec);
-        Ok(Self { spec, number, submitted, attempt, failures, deaths, origin, stage })
+        Ok(Self { spec, number, submitted, attempt, failures, deaths, origin, cap, stage })
     }
 }
 

@@ -17,6 +17,8 @@ use crate::pattern::Pattern;
 use crate::retry::{RetryPolicy, Waits};
 use crate::time::Timestamp;
 
+mod lasting;
+
 fn limits() -> Limits {
     Limits { keep: Duration::from_secs(600), ..Limits::default() }
 }
@@ -50,6 +52,8 @@ fn calendar(text: &str, after: Timestamp) -> Option<Timestamp> {
 struct World {
     leader: Leader,
     saved: BTreeMap<JobId, Vec<u8>>,
+    /// How many records were written, ever: no more jobs can have been accepted.
+    written: u64,
     now: Timestamp,
 }
 
@@ -58,6 +62,7 @@ impl World {
         let mut world = Self {
             leader: Leader::new(limits).with_calendar(calendar),
             saved: BTreeMap::new(),
+            written: 0,
             now: Timestamp(1_000),
         };
         world.step(Input::Restored);
@@ -73,6 +78,7 @@ impl World {
                 Effect::Save(job) => {
                     let record = self.leader.record(*job).expect("what is saved is known");
                     self.saved.insert(*job, record.encode());
+                    self.written += 1;
                 }
                 Effect::Forget(job) => {
                     self.saved.remove(job).expect("what is forgotten was saved");
@@ -90,7 +96,7 @@ impl World {
 
     /// The leader dies and another goes on from what was saved.
     fn restart(&mut self, limits: Limits) {
-        self.leader = Leader::new(limits).with_calendar(calendar);
+        self.leader = Leader::new(limits).with_calendar(calendar).numbered_from(self.written + 1);
         for bytes in self.saved.clone().values() {
             let record = Record::decode(bytes).expect("what was encoded is decoded");
             self.step_quietly(Input::Restore(record));
@@ -129,8 +135,9 @@ fn assigned(effects: &[Effect]) -> Vec<Token> {
     effects.iter().filter_map(token).collect()
 }
 
+/// An attempt of a job whose number is its id: the first job of a world is 1, the next 2 …
 fn token(job: u128, attempt: u32) -> Token {
-    Token { job: JobId(job), attempt }
+    Token { job: JobId(job), number: job as u64, attempt }
 }
 
 #[test]
@@ -381,6 +388,7 @@ fn what_was_encoded_is_decoded_and_damage_is_noticed() {
             failures: 1,
             deaths: 1,
             origin: Some(JobId(6)),
+            cap: Some(3),
             stage,
         };
         let bytes = record.encode();
@@ -392,7 +400,7 @@ fn what_was_encoded_is_decoded_and_damage_is_noticed() {
 }
 
 #[test]
-fn records_of_before_schedules_are_read() {
+fn records_of_before_schedules_and_caps_are_read() {
     let record = Record {
         spec: Arc::new(spec(5, "a", "calc")),
         number: 3,
@@ -401,13 +409,16 @@ fn records_of_before_schedules_are_read() {
         failures: 1,
         deaths: 1,
         origin: None,
+        cap: None,
         stage: Stage::Ended { how: End::Failed, at: Timestamp(10) },
     };
     let mut bytes = record.encode();
-    // Version 1 ended here: without the two fields at the end, which are empty.
-    bytes[0] = 1;
-    bytes.truncate(bytes.len() - 2);
-    assert_eq!(Record::decode(&bytes), Ok(record));
+    // Version 2 had no cap, and version 1 neither of the two fields before it; all are empty.
+    for (version, without) in [(2, 1), (1, 2)] {
+        bytes[0] = version;
+        bytes.truncate(bytes.len() - without);
+        assert_eq!(Record::decode(&bytes), Ok(record.clone()));
+    }
 }
 
 #[test]
@@ -548,11 +559,6 @@ impl Chaos {
                 }
                 Effect::Submitted { job, known: false, .. } => {
                     self.accepted.insert(job);
-                }
-                // Its id is free, and its attempts begin again.
-                Effect::Forget(job) => {
-                    self.given.retain(|token| token.job != job);
-                    self.at_work.values_mut().for_each(|all| all.retain(|each| each.job != job));
                 }
                 Effect::Save(job) => {
                     // A schedule makes jobs that were not submitted.

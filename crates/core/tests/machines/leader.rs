@@ -47,7 +47,13 @@ fn spec(words: &Words<'_>) -> Spec {
 pub(crate) fn run(machine: &mut Leader, now: Timestamp, verb: &str, words: &Words<'_>) -> String {
     let session = || Session(words.number("by"));
     let job = || JobId(u128::from(words.number("job")));
-    let token = || Token { job: job(), attempt: words.small("attempt") };
+    // The submission that is known, unless the script speaks of another one.
+    let known = words.text("job").and_then(|_| machine.record(job()));
+    let number = match words.text("number") {
+        Some(_) => words.number("number"),
+        None => known.map_or(0, |record| record.number),
+    };
+    let token = || Token { job: job(), number, attempt: words.small("attempt") };
     let name = || Arc::<str>::from(words.text("name").expect("name="));
     let input = match verb {
         "client" => {
@@ -74,6 +80,7 @@ pub(crate) fn run(machine: &mut Leader, now: Timestamp, verb: &str, words: &Word
             };
             Input::Ack(session(), token(), outcome)
         }
+        "forget" => Input::Forget(session(), job()),
         "cancel" => Input::Cancel(session(), job()),
         "retry" => Input::Retry(session(), job()),
         "gone" => Input::Gone(session()),

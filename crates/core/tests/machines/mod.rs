@@ -1,5 +1,6 @@
 //! The machines as the golden scripts drive them: words in, words out.
 
+mod cluster;
 mod fence;
 mod group;
 mod leader;
@@ -11,6 +12,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use gapless_core::cluster::Node;
 use gapless_core::job::leader::Leader;
 use gapless_core::outbox::fence::Fence;
 use gapless_core::{
@@ -29,6 +31,7 @@ pub(crate) enum Machine {
     Sweep(Box<Sweep>),
     Fence(Fence),
     Leader(Box<Leader>),
+    Cluster(Box<Node>),
 }
 
 /// The `name=value` words of a command.
@@ -46,7 +49,7 @@ impl<'a> Words<'a> {
 
     fn number(&self, name: &str) -> u64 {
         let text = self.text(name).unwrap_or_else(|| panic!("{name}= is missing"));
-        text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number"))
+        text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
     }
 
     fn small(&self, name: &str) -> u32 {
@@ -127,6 +130,7 @@ impl Machine {
             "group" => Self::Group(Box::new(group::new(&words))),
             "sweep" => Self::Sweep(Box::new(sweep::new(&words))),
             "leader" => Self::Leader(Box::new(leader::new(&words))),
+            "cluster" => Self::Cluster(Box::new(cluster::new(&words))),
             "fence" => Self::Fence(Fence::new(words.number("safe"))),
             other => panic!("no machine {other}"),
         }
@@ -148,6 +152,7 @@ impl Machine {
             Self::Group(machine) => group::run(machine, now, verb, &words),
             Self::Sweep(machine) => sweep::run(machine, now, verb, &words),
             Self::Leader(machine) => leader::run(machine, now, verb, &words),
+            Self::Cluster(machine) => cluster::run(machine, now, verb, &words),
             Self::Fence(machine) => fence::run(machine, now, verb, &words),
         }));
         result.unwrap_or_else(|panic| {

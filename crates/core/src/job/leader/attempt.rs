@@ -7,7 +7,7 @@ impl Leader {
     pub(super) fn run_of(&mut self, session: Session, token: Token) -> Option<&mut Run> {
         let Some(Role::Worker(worker)) = self.sessions.get(&session).copied() else { return None };
         let job = self.jobs.get_mut(&token.job)?;
-        if job.attempt != token.attempt {
+        if job.token() != token {
             return None;
         }
         match &mut job.phase {
@@ -78,7 +78,7 @@ impl Leader {
     pub(super) fn lost(&mut self, now: Timestamp, job: JobId, effects: &mut Vec<Effect>) {
         let known = self.jobs.get_mut(&job).expect("a running job is known");
         let Phase::Running(run) = &known.phase else { return };
-        let token = Token { job, attempt: known.attempt };
+        let token = known.token();
         known.deaths += 1;
         let dead = known.deaths >= known.spec.deaths_max;
         if let Some(session) = self.workers[&run.worker].session {

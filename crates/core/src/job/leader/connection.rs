@@ -11,7 +11,7 @@ impl Leader {
         let no = self.next_no;
         let client = Client {
             name: Arc::clone(name),
-            cap: self.limits.cap,
+            cap: None,
             in_flight: 0,
             open_jobs: 0,
             sessions: BTreeSet::new(),
@@ -50,8 +50,8 @@ impl Leader {
         self.sessions.insert(session, Role::Client(no));
         let client = self.clients.get_mut(&no).expect("it was just made");
         client.sessions.insert(session);
-        client.cap = cap;
-        self.turn.set_below_cap(no, client.in_flight < client.cap);
+        client.cap = Some(cap);
+        self.in_flight(no, 0);
     }
 
     /// A worker that is back goes on with the attempts it names. Those it does not name are
@@ -65,8 +65,7 @@ impl Leader {
     ) {
         let no = self.seat_worker(session, name, pattern, effects);
         for job in self.workers[&no].running.clone() {
-            let attempt = self.jobs[&job].attempt;
-            if !running.contains(&Token { job, attempt }) {
+            if !running.contains(&self.jobs[&job].token()) {
                 self.lost(now, job, effects);
             }
         }

@@ -187,7 +187,7 @@ impl Leader {
             ClientView {
                 name: Arc::clone(&client.name),
                 connected: !client.sessions.is_empty(),
-                cap: client.cap,
+                cap: client.cap.unwrap_or(self.limits.cap),
                 in_flight: client.in_flight,
                 open: client.open_jobs,
             }

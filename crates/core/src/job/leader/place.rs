@@ -20,7 +20,8 @@ impl Leader {
 
     /// Puts a job into every index but the queues; [`Leader::admit`] does that.
     pub(super) fn insert(&mut self, record: Record) {
-        let Record { spec, number, submitted, attempt, failures, deaths, origin, stage } = record;
+        let Record { spec, number, submitted, attempt, failures, deaths, origin, cap, stage } =
+            record;
         let id = spec.id;
         assert!(!self.jobs.contains_key(&id), "a job is there once");
         let client = self.client_no(&spec.client);
@@ -38,7 +39,9 @@ impl Leader {
         };
         let open = !matches!(phase, Phase::Ended { .. });
         if open {
-            self.clients.get_mut(&client).expect("it is known").open_jobs += 1;
+            let client = self.clients.get_mut(&client).expect("it is known");
+            client.open_jobs += 1;
+            client.cap = cap.or(client.cap);
             *self.exec_jobs.entry(exec).or_default() += 1;
             if let Some(unique) = spec.unique.as_ref().filter(|_| spec.cron.is_none()) {
                 self.unique.insert(Arc::clone(unique), id);
@@ -67,6 +70,7 @@ impl Leader {
             phase,
             until,
             origin,
+            cap,
             watchers,
         };
         self.counts.add(&job.phase, 1);
@@ -188,7 +192,8 @@ impl Leader {
     pub(super) fn in_flight(&mut self, no: ClientNo, by: i32) {
         let client = self.clients.get_mut(&no).expect("a running job's client is known");
         client.in_flight = client.in_flight.checked_add_signed(by).expect("counted both ways");
-        self.turn.set_below_cap(no, client.in_flight < client.cap);
+        let cap = client.cap.unwrap_or(self.limits.cap);
+        self.turn.set_below_cap(no, client.in_flight < cap);
     }
 
     /// Whether a job is not ended. One that is forgotten had ended, and those that waited for it
@@ -261,7 +266,9 @@ impl Leader {
                     effects.push(Effect::Result { session, job: id });
                 }
             }
-            self.clients.get_mut(&client).expect("it is known").open_jobs -= 1;
+            let owner = self.clients.get_mut(&client).expect("it is known");
+            owner.open_jobs -= 1;
+            job.cap = owner.cap;
             self.forget_idle_client(client);
             let left = self.exec_jobs.get_mut(&exec).expect("it was counted");
             *left -= 1;

@@ -37,6 +37,7 @@ impl Leader {
             failures: 0,
             deaths: 0,
             origin: None,
+            cap: None,
             stage: Stage::Open { until },
         };
         self.insert(record);
@@ -98,7 +99,7 @@ impl Leader {
             effects.push(Effect::Refused { session, job, why: Refusal::Unknown(job) });
             return;
         };
-        let attempt = known.attempt;
+        let token = known.token();
         match &mut known.phase {
             Phase::Ended { .. } => {
                 effects.push(Effect::Refused { session, job, why: Refusal::AlreadyEnded });
@@ -110,7 +111,7 @@ impl Leader {
                     effects.push(Effect::Save(job));
                 }
                 if let Some(to) = self.workers[&worker].session {
-                    effects.push(Effect::Revoke { session: to, token: Token { job, attempt } });
+                    effects.push(Effect::Revoke { session: to, token });
                 }
                 effects.push(Effect::Done { session, job });
             }

@@ -45,6 +45,7 @@ impl Leader {
                 failures: 0,
                 deaths: 0,
                 origin: Some(schedule),
+                cap: None,
                 stage: Stage::Open { until: due },
             });
             effects.push(Effect::Save(id));
