@@ -4,7 +4,7 @@
 //! own, so that it can grow; those of jobs carry JSON, and nothing here decodes them.
 //! 240 to 255 are for private trials and will never have a meaning.
 
-/// Who may send a kind.
+/// Which side may send a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
     /// Only clients.
@@ -65,7 +65,7 @@ macro_rules! kinds {
                 match self { $(Self::$name => stringify!($name)),+ }
             }
 
-            /// Who sends it.
+            /// Which side sends it.
             pub fn side(self) -> Side {
                 match self { $(Self::$name => Side::$side),+ }
             }
@@ -75,15 +75,15 @@ macro_rules! kinds {
 
 // Append only, within the family's sixteen numbers.
 kinds! {
-    1 Hello Client "The first frame of a connection: who comes, and what it understands.",
+    1 Hello Client "The first frame of a connection: the client, and what it understands.",
     2 Welcome Server "The answer to a hello: what holds on this connection.",
     3 Error Server "Something asked for was refused or failed.",
-    4 Ping Both "Is somebody there?",
+    4 Ping Both "Are you alive?",
     5 Pong Both "The answer to a ping.",
     6 Drain Server "Finish what is under way and come back later, or elsewhere.",
     7 Bye Both "The last frame of a connection that ends well.",
 
-    16 TopicCreate Client "Makes a topic.",
+    16 TopicCreate Client "Creates a topic.",
     17 TopicConfigure Client "Gives a topic other settings.",
     18 TopicDescribe Client "Asks what a topic is and holds.",
     19 TopicList Client "Asks for the topics that match a pattern.",
@@ -98,9 +98,10 @@ kinds! {
     34 Commit Client "Messages for several topics, and cells: all or nothing.",
     35 CancelDelayed Client "Takes a delayed message back.",
     36 Cancelled Server "Whether a delayed message could be taken back.",
+    37 DeliveryReport Server "Who took a publish, after its ack.",
 
     48 Subscribe Client "Follows a topic or a pattern (recovery request).",
-    49 Subscribed Server "A subscription is made.",
+    49 Subscribed Server "A subscription is accepted.",
     50 Unsubscribe Client "Ends a subscription.",
     51 Unsubscribed Server "A subscription is ended; nothing of it comes any more.",
     52 Messages Server "Messages of one topic, history or live.",
@@ -122,9 +123,11 @@ kinds! {
     73 StatsText Server "Numbers about the server, as JSON.",
     74 Auth Client "Asks about identities, roles and tokens, or changes them, as JSON.",
     75 AuthAnswer Server "What became of that, as JSON.",
+    76 Cluster Client "Asks how the cluster stands, or that the node leaves it, as JSON.",
+    77 ClusterAnswer Server "How the cluster stands, as JSON.",
 
     80 GroupJoin Client "Becomes a member of a group.",
-    81 GroupJoined Server "A membership is made.",
+    81 GroupJoined Server "A membership is accepted.",
     82 GroupLeave Client "Ends a membership.",
     83 GroupLeft Server "A membership is ended; nothing of it comes any more.",
     84 GroupMessages Server "Leased messages of one topic.",
@@ -155,14 +158,14 @@ kinds! {
     110 JobQuery Client "How jobs stand, or that an ended one be forgotten.",
     111 JobReply Server "How jobs stand.",
 
-    112 GroupCreate Client "Makes a group.",
+    112 GroupCreate Client "Creates a group.",
     113 GroupConfigure Client "Gives a group other settings.",
     114 GroupDescribe Client "Asks what a group is and how it stands.",
     115 GroupList Client "Asks for the groups that match a pattern.",
     116 GroupDelete Client "Removes a group with its dead letters.",
     117 GroupPause Client "Lets a group hand out nothing more.",
     118 GroupResume Client "Lets a group go on, after a pause or over a gap.",
-    119 GroupReset Client "Lets a group begin anew somewhere else.",
+    119 GroupReset Client "Lets a group start again somewhere else.",
     120 GroupInfo Server "What a group is and how it stands.",
     121 GroupInfos Server "What several groups are and how they stand.",
     122 LetterList Client "Asks for dead letters of a group.",
@@ -170,11 +173,12 @@ kinds! {
     124 LetterRedrive Client "Puts dead letters back into their topics.",
     125 LetterRemove Client "Removes dead letters.",
     126 Letters Server "Dead letters.",
-    127 LettersMoved Server "How many dead letters were driven again or removed.",
+    127 LettersMoved Server "How many dead letters were redriven or removed.",
 }
 
 impl Kind {
-    /// Whether it belongs to jobs, which speak JSON on connections of their own: no verb decodes it.
+    /// Whether it belongs to jobs, which speak JSON on connections of their own: no verb decodes
+    /// it.
     pub fn is_of_jobs(self) -> bool {
         (Self::JobClientHello..=Self::JobReply).contains(&self)
     }

@@ -28,6 +28,8 @@ extern crate alloc;
 mod errors;
 mod frame;
 mod kind;
+pub mod link;
+mod output;
 mod pack;
 mod run;
 mod split;
@@ -44,6 +46,7 @@ pub use gapless_core::ExpectCell;
 pub use gapless_core::{GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo};
 pub use gapless_core::{GroupTotals, LetterFilter, Token};
 pub use kind::{Kind, Side};
+pub use output::{COPIED_BYTES_MAX, OUTPUT_PARTS_MAX, Output};
 pub use pack::{cut_leased, cut_messages};
 pub use run::{PublishRun, RUN_PAYLOAD_BYTES_MAX, RUN_PUBLISHES_MAX};
 pub use split::{SplitError, SplitLimit, cut, only, split};
@@ -64,8 +67,8 @@ pub use verbs::group_admin::{
     LettersMoved,
 };
 pub use verbs::lookup::{
-    Auth, AuthAnswer, CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients,
-    FollowInfo, Found, Get, MembershipInfo, NotFound, Read, Stats, StatsText,
+    Auth, AuthAnswer, CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, Cluster,
+    ClusterAnswer, FollowInfo, Found, Get, MembershipInfo, NotFound, Read, Stats, StatsText,
 };
 pub use verbs::publish::{CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Publish};
 pub use verbs::session::{

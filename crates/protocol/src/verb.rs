@@ -9,7 +9,7 @@
 use bytes::{Bytes, BytesMut};
 use gapless_core::{
     BatchError, Fate, GroupSettingsError, MessageError, NameError, PatternError, RejectReason,
-    SettingsError, shown,
+    SettingsError, cluster, shown,
 };
 
 use crate::errors::ErrorCode;
@@ -302,6 +302,7 @@ verbs! {
     Commit publish::Commit,
     CancelDelayed publish::CancelDelayed,
     Cancelled publish::Cancelled,
+    DeliveryReport cluster::DeliveryReport,
     Subscribe follow::Subscribe,
     Subscribed follow::Subscribed,
     Unsubscribe follow::Unsubscribe,
@@ -324,6 +325,8 @@ verbs! {
     StatsText lookup::StatsText,
     Auth lookup::Auth,
     AuthAnswer lookup::AuthAnswer,
+    Cluster lookup::Cluster,
+    ClusterAnswer lookup::ClusterAnswer,
     GroupJoin group::GroupJoin,
     GroupJoined group::GroupJoined,
     GroupLeave group::GroupLeave,

@@ -1,4 +1,4 @@
-//! Frames and verbs both ways, whole and in pieces, and what happens to rubbish.
+//! Frames and verbs both ways, whole and in pieces, and what happens to invalid bytes.
 
 mod common;
 
@@ -190,6 +190,8 @@ fn one_byte_more_is_refused() {
         Kind::StatsText,
         Kind::Auth,
         Kind::AuthAnswer,
+        Kind::Cluster,
+        Kind::ClusterAnswer,
     ];
     for (name, verb) in samples::all() {
         if open.contains(&verb.kind()) {
@@ -441,10 +443,10 @@ fn what_is_no_plain_publish_ends_a_run() {
         PublishRun::look(&wire, FrameLimit::MAX).map_or(0, |run| run.msg_ids.len())
     };
     let plain = || Verb::from(publish("x"));
-    assert_eq!(run_of(&[plain()]), 0, "one is no run");
+    assert_eq!(run_of(&[plain()]), 0, "one is not a run");
     assert_eq!(run_of(&[plain(), plain(), plain()]), 3);
     let large = "x".repeat(RUN_PAYLOAD_BYTES_MAX);
-    let others: [Verb; 6] = [
+    let others: [Verb; 7] = [
         Ping { echo: Bytes::new() }.into(),
         Publish { topic: samples::name("u"), ..publish("x") }.into(),
         Publish { not_before: Some(Timestamp(1)), ..publish("x") }.into(),
@@ -456,6 +458,8 @@ fn what_is_no_plain_publish_ends_a_run() {
             ..publish("x")
         }
         .into(),
+        Publish { options: PublishOptions { report: true, ..Default::default() }, ..publish("x") }
+            .into(),
         Publish {
             records: samples::records(&[Message::new("a"), Message::new("b")]),
             ..publish("x")

@@ -7,6 +7,7 @@
 //! on. A client that adds up all messages and gaps of a topic has every seq exactly once.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use gapless_core::cluster::Identity;
 use gapless_core::{
     Batches, Checksum, Entry, EntryError, Epoch, GapNotice, GapReason, Pattern, Position, Seq,
     Timestamp, Token, TopicName,
@@ -14,7 +15,7 @@ use gapless_core::{
 
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::verbs::session::ErrorAnswer;
-use crate::wire::{Reader, ensure, exists};
+use crate::wire::{Reader, ensure, exists, put_bytes};
 
 /// Bytes of [`Messages`] before the first batch.
 pub const MESSAGES_HEAD_BYTES: usize = 32;
@@ -103,6 +104,8 @@ pub struct Subscribe {
     pub credit_bytes: u64,
     /// Where to begin.
     pub from: StartFrom,
+    /// The name under which it follows, if it has one: then it outlives its connection.
+    pub identity: Option<Identity>,
 }
 
 impl Fields for Subscribe {
@@ -114,13 +117,22 @@ impl Fields for Subscribe {
         let pattern = Pattern::parse(subject)?;
         let credit_messages = payload.u32("credit_messages")?;
         let credit_bytes = payload.u64("credit_bytes")?;
-        Ok(Self { pattern, credit_messages, credit_bytes, from: StartFrom::take(payload)? })
+        let from = StartFrom::take(payload)?;
+        let mut identity = None;
+        if payload.has_more() {
+            let bad = |_| VerbError::Value { field: "identity" };
+            identity = Some(Identity::parse(&payload.text("identity")?).map_err(bad)?);
+        }
+        Ok(Self { pattern, credit_messages, credit_bytes, from, identity })
     }
 
     fn put(&self, out: &mut BytesMut) {
         out.put_u32_le(self.credit_messages);
         out.put_u64_le(self.credit_bytes);
         self.from.put(out);
+        if let Some(identity) = &self.identity {
+            put_bytes(out, identity.as_str().as_bytes());
+        }
     }
 
     fn check(&self) -> Result<(), VerbError> {
@@ -133,16 +145,26 @@ impl Fields for Subscribe {
 pub struct Unsubscribe {
     /// Which subscription.
     pub subscription: u64,
+    /// Whether what a named one has not been sent is held, as after a lost connection.
+    pub hold: bool,
 }
 
 impl Fields for Unsubscribe {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
-        Ok(Self { subscription: payload.u64("subscription")? })
+        let subscription = payload.u64("subscription")?;
+        let hold = payload.has_more();
+        if hold {
+            ensure(payload.u8("hold")? == 1, "hold")?;
+        }
+        Ok(Self { subscription, hold })
     }
 
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.subscription);
+        if self.hold {
+            out.put_u8(1);
+        }
     }
 }
 

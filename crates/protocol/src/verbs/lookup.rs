@@ -465,6 +465,21 @@ pub struct AuthAnswer {
     pub json: String,
 }
 
+/// A question about the cluster, as a JSON object: `{"do":"status"}` or `{"do":"leave"}`. Answered by
+/// [`ClusterAnswer`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// The text.
+    pub json: String,
+}
+
+/// How the cluster stands, as a JSON object; `docs/cluster.md` has its fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterAnswer {
+    /// The text.
+    pub json: String,
+}
+
 /// Verbs whose payload is one JSON text.
 macro_rules! json_only {
     ($($name:ident)+) => {$(
@@ -481,7 +496,7 @@ macro_rules! json_only {
     )+};
 }
 
-json_only! { StatsText Auth AuthAnswer }
+json_only! { StatsText Auth AuthAnswer Cluster ClusterAnswer }
 
 /// Verbs that may hold a secret: debugging shows only their name.
 macro_rules! secret {

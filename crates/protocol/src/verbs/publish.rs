@@ -9,6 +9,10 @@
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::batch::{put_varint, take_bytes, take_varint};
+use gapless_core::cluster::{
+    DeliveryReport, DeliveryStatus, Identity, NodeName, REPORT_FAILED_MAX, SubscriberName,
+    SubscriberResult,
+};
 use gapless_core::message::{HEADER_BYTES_MAX, HEADERS_MAX, ID_BYTES_MAX, KEY_BYTES_MAX, TTL_MAX};
 use gapless_core::{
     DeliveryPolicy, Durability, Expect, ExpectCell, MessageError, PartitionBehavior, Position,
@@ -37,7 +41,9 @@ mod has {
     pub(super) const EXPECT_TOPIC: u16 = 16;
     pub(super) const EXPECT_KEY: u16 = 32;
     pub(super) const NOT_BEFORE: u16 = 64;
-    pub(super) const ALL: u16 = 127;
+    /// A `DeliveryReport` is to follow the ack; no field.
+    pub(super) const REPORT: u16 = 128;
+    pub(super) const ALL: u16 = 255;
 }
 
 /// Bits that say what follows the name of a cell.
@@ -260,12 +266,102 @@ impl Fields for Cancelled {
     }
 }
 
+/// How a subscriber is named in a report.
+mod subscriber {
+    pub(super) const HANDLE: u8 = 1;
+    pub(super) const HANDLE_OF_NODE: u8 = 2;
+    pub(super) const IDENTITY: u8 = 3;
+    pub(super) const NODE: u8 = 4;
+}
+
+const FAILED: List = List { field: "failed", item_bytes_min: 3, count_max: REPORT_FAILED_MAX };
+
+fn take_status(payload: &mut Reader) -> Result<DeliveryStatus, VerbError> {
+    let status = DeliveryStatus::from_code(payload.u8("status")?);
+    status.ok_or(VerbError::Value { field: "status" })
+}
+
+fn take_subscriber(payload: &mut Reader) -> Result<SubscriberName, VerbError> {
+    let field = "subscriber";
+    let bad = |_| VerbError::Value { field };
+    let kind = payload.u8(field)?;
+    let node = match kind {
+        subscriber::HANDLE_OF_NODE | subscriber::NODE => {
+            Some(NodeName::parse(&payload.text(field)?).map_err(bad)?)
+        }
+        _ => None,
+    };
+    Ok(match (kind, node) {
+        (subscriber::NODE, Some(node)) => SubscriberName::Node(node),
+        (subscriber::HANDLE | subscriber::HANDLE_OF_NODE, node) => {
+            SubscriberName::Handle { node, number: payload.u64(field)? }
+        }
+        (subscriber::IDENTITY, _) => {
+            SubscriberName::Identity(Identity::parse(&payload.text(field)?).map_err(bad)?)
+        }
+        _ => return Err(VerbError::Value { field }),
+    })
+}
+
+fn put_subscriber(subscriber: &SubscriberName, out: &mut BytesMut) {
+    match subscriber {
+        SubscriberName::Handle { node: None, number } => {
+            out.put_u8(subscriber::HANDLE);
+            out.put_u64_le(*number);
+        }
+        SubscriberName::Handle { node: Some(node), number } => {
+            out.put_u8(subscriber::HANDLE_OF_NODE);
+            put_bytes(out, node.as_str().as_bytes());
+            out.put_u64_le(*number);
+        }
+        SubscriberName::Identity(identity) => {
+            out.put_u8(subscriber::IDENTITY);
+            put_bytes(out, identity.as_str().as_bytes());
+        }
+        SubscriberName::Node(node) => {
+            out.put_u8(subscriber::NODE);
+            put_bytes(out, node.as_str().as_bytes());
+        }
+    }
+}
+
+impl Fields for DeliveryReport {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        let status = take_status(payload)?;
+        let delivered = payload.varint_u32("delivered")?;
+        let unnamed = payload.varint_u32("unnamed")?;
+        let count = payload.count(&FAILED)?;
+        let mut failed = Vec::with_capacity(count);
+        for _ in 0..count {
+            let subscriber = take_subscriber(payload)?;
+            failed.push(SubscriberResult { subscriber, status: take_status(payload)? });
+        }
+        Ok(Self { status, delivered, failed, unnamed })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(self.status.code());
+        put_varint(out, self.delivered.into());
+        put_varint(out, self.unnamed.into());
+        put_varint(out, self.failed.len() as u64);
+        for failed in &self.failed {
+            put_subscriber(&failed.subscriber, out);
+            out.put_u8(failed.status.code());
+        }
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        FAILED.check(self.failed.len())
+    }
+}
+
 fn take_options(payload: &mut Reader) -> Result<(PublishOptions, Option<Timestamp>), VerbError> {
     let flags = payload.u16("options")?;
     let both = has::EXPECT_TOPIC | has::EXPECT_KEY;
     ensure(flags & !has::ALL == 0 && flags & both != both, "options")?;
     let is = |flag: u16| flags & flag != 0;
-    let mut options = PublishOptions::default();
+    let mut options = PublishOptions { report: is(has::REPORT), ..PublishOptions::default() };
     if is(has::DURABILITY) {
         options.durability = Some(payload.durability("durability")?);
     }
@@ -313,7 +409,8 @@ fn put_options(out: &mut BytesMut, options: &PublishOptions, not_before: Option<
         | flag(options.delivery.is_some(), has::DELIVERY)
         | flag(options.partition.is_some(), has::PARTITION)
         | flag(options.require_subscribers.is_some(), has::REQUIRE_SUBSCRIBERS)
-        | flag(not_before.is_some(), has::NOT_BEFORE);
+        | flag(not_before.is_some(), has::NOT_BEFORE)
+        | flag(options.report, has::REPORT);
     let expect = match options.expect {
         Some(Expect::TopicLast(seq)) => {
             flags |= has::EXPECT_TOPIC;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use gapless_core::cluster::{DeliveryReport, DeliveryStatus, Identity, NodeName, SubscriberName};
 use gapless_core::{
     Accepted, Batch, Compaction, DedupWindow, DeliveryPolicy, Durability, Epoch, Expect, Fate,
     GapReason, Message, PartitionBehavior, Pattern, Position, PublishOptions, Records,
@@ -112,13 +113,14 @@ fn expect() -> impl Strategy<Value = Option<Expect>> {
 
 fn options() -> impl Strategy<Value = PublishOptions> {
     let wishes = (option::of(durability()), option::of(delivery()), option::of(partition()));
-    (wishes, any::<Option<bool>>(), expect()).prop_map(
-        |((durability, delivery, partition), require_subscribers, expect)| PublishOptions {
+    (wishes, any::<Option<bool>>(), expect(), any::<bool>()).prop_map(
+        |((durability, delivery, partition), require_subscribers, expect, report)| PublishOptions {
             durability,
             delivery,
             partition,
             require_subscribers,
             expect,
+            report,
         },
     )
 }
@@ -395,7 +397,31 @@ fn publishing() -> impl Strategy<Value = Verb> {
         commit().prop_map(Verb::from),
         number().prop_map(|id| CancelDelayed { id: Position(id) }.into()),
         any::<bool>().prop_map(|was_waiting| Cancelled { was_waiting }.into()),
+        report().prop_map(Verb::from),
     ]
+}
+
+fn identity() -> impl Strategy<Value = Identity> {
+    "[a-z]{1,8}(\\.[a-z]{1,8})?".prop_map(|text| Identity::parse(&text).expect("an identity"))
+}
+
+fn report() -> impl Strategy<Value = DeliveryReport> {
+    let node = || "[a-z]{1,8}".prop_map(|text| NodeName::parse(&text).expect("a name"));
+    let subscriber = prop_oneof![
+        (option::of(node()), any::<u64>())
+            .prop_map(|(node, number)| SubscriberName::Handle { node, number }),
+        identity().prop_map(SubscriberName::Identity),
+        node().prop_map(SubscriberName::Node),
+    ];
+    let status = (1..=4_u8).prop_map(|code| DeliveryStatus::from_code(code).expect("a status"));
+    (vec((subscriber, status), 0..5), any::<(u16, u16)>()).prop_map(
+        |(all, (delivered, unnamed))| {
+            let (delivered, unnamed) = (delivered.into(), unnamed.into());
+            let mut report = DeliveryReport { delivered, unnamed, ..DeliveryReport::default() };
+            all.into_iter().for_each(|(subscriber, status)| report.add(subscriber, status));
+            report
+        },
+    )
 }
 
 fn following() -> impl Strategy<Value = Verb> {
@@ -408,12 +434,15 @@ fn following() -> impl Strategy<Value = Verb> {
         }
     });
     prop_oneof![
-        (pattern(), any::<(u32, u64)>(), start()).prop_map(|(pattern, credit, from)| {
-            let (credit_messages, credit_bytes) = credit;
-            Subscribe { pattern, credit_messages, credit_bytes, from }.into()
-        }),
+        (pattern(), any::<(u32, u64)>(), start(), option::of(identity())).prop_map(
+            |(pattern, credit, from, identity)| {
+                let (credit_messages, credit_bytes) = credit;
+                Subscribe { pattern, credit_messages, credit_bytes, from, identity }.into()
+            }
+        ),
         place().prop_map(|(subscription, token)| Subscribed { subscription, token }.into()),
-        any::<u64>().prop_map(|subscription| Unsubscribe { subscription }.into()),
+        any::<(u64, bool)>()
+            .prop_map(|(subscription, hold)| Unsubscribe { subscription, hold }.into()),
         place().prop_map(|(subscription, token)| Unsubscribed { subscription, token }.into()),
         messages().prop_map(Verb::from),
         (any::<u64>(), range).prop_map(|(subscription, range)| RecoveryResponse {
@@ -454,6 +483,8 @@ fn looking() -> impl Strategy<Value = Verb> {
         "\\PC{0,60}".prop_map(|json| StatsText { json }.into()),
         "\\PC{0,60}".prop_map(|json| Auth { json }.into()),
         "\\PC{0,60}".prop_map(|json| AuthAnswer { json }.into()),
+        "\\PC{0,60}".prop_map(|json| Cluster { json }.into()),
+        "\\PC{0,60}".prop_map(|json| ClusterAnswer { json }.into()),
     ]
 }
 

@@ -48,11 +48,26 @@ pub(crate) fn of(verb: &Verb) -> Value {
         Verb::Commit(v) => commit(v),
         Verb::CancelDelayed(v) => json!({ "id": v.id.0 }),
         Verb::Cancelled(v) => json!({ "was_waiting": v.was_waiting }),
-        Verb::Subscribe(v) => json!({
-            "credit_messages": v.credit_messages, "credit_bytes": v.credit_bytes,
-            "from": start(&v.from),
-        }),
+        Verb::DeliveryReport(v) => {
+            let failed = v.failed.iter();
+            let failed = failed.map(|each| [each.subscriber.to_string(), each.status.to_string()]);
+            json!({
+                "status": v.status.name(), "delivered": v.delivered, "unnamed": v.unnamed,
+                "failed": failed.collect::<Vec<_>>(),
+            })
+        }
+        Verb::Subscribe(v) => {
+            let mut fields = json!({
+                "credit_messages": v.credit_messages, "credit_bytes": v.credit_bytes,
+                "from": start(&v.from),
+            });
+            if let Some(identity) = &v.identity {
+                fields["identity"] = identity.as_str().into();
+            }
+            fields
+        }
         Verb::Subscribed(v) => json!({ "subscription": v.subscription, "token": token(&v.token) }),
+        Verb::Unsubscribe(v) if v.hold => json!({ "subscription": v.subscription, "hold": true }),
         Verb::Unsubscribe(v) => json!({ "subscription": v.subscription }),
         Verb::Unsubscribed(v) => {
             json!({ "subscription": v.subscription, "token": token(&v.token) })
@@ -98,6 +113,8 @@ pub(crate) fn of(verb: &Verb) -> Value {
         Verb::StatsText(v) => json!({ "json": v.json }),
         Verb::Auth(v) => json!({ "json": v.json }),
         Verb::AuthAnswer(v) => json!({ "json": v.json }),
+        Verb::Cluster(v) => json!({ "json": v.json }),
+        Verb::ClusterAnswer(v) => json!({ "json": v.json }),
         other => super::groups::meaning(other),
     }
 }
@@ -142,11 +159,15 @@ fn expect(expect: Option<Expect>) -> Value {
 }
 
 fn options(o: &PublishOptions) -> Value {
-    json!({
+    let mut fields = json!({
         "durability": o.durability.map(|it| it.name()), "delivery": o.delivery.map(|it| it.name()),
         "partition": o.partition.map(|it| it.name()),
         "require_subscribers": o.require_subscribers, "expect": expect(o.expect),
-    })
+    });
+    if o.report {
+        fields["report"] = true.into();
+    }
+    fields
 }
 
 fn message(message: &Message) -> Value {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use gapless_core::cluster::{DeliveryReport, DeliveryStatus, Identity, NodeName, SubscriberName};
 use gapless_core::{
     Accepted, Batch, Compaction, DedupWindow, DeliveryPolicy, Durability, Entry, EntryHeader,
     EntryKind, Epoch, Expect, Fate, GapReason, Message, PartitionBehavior, Pattern, Position,
@@ -127,7 +128,15 @@ fn publish(options: PublishOptions, not_before: Option<Timestamp>, messages: &[M
 
 fn subscribe(text: &str, from: StartFrom) -> Verb {
     let (credit_messages, credit_bytes) = (1000, 1 << 20);
-    Subscribe { pattern: pattern(text), credit_messages, credit_bytes, from }.into()
+    let pattern = pattern(text);
+    Subscribe { pattern, credit_messages, credit_bytes, from, identity: None }.into()
+}
+
+fn subscribe_named(text: &str, identity: &str) -> Verb {
+    let (credit_messages, credit_bytes) = (1000, 1 << 20);
+    let (pattern, from) = (pattern(text), StartFrom::Now);
+    let identity = Some(Identity::parse(identity).expect("an identity"));
+    Subscribe { pattern, credit_messages, credit_bytes, from, identity }.into()
 }
 
 fn messages(batches: Vec<Batch>, from: u64, to: u64) -> Verb {
@@ -227,7 +236,9 @@ fn publishing() -> Vec<(&'static str, Verb)> {
         partition: Some(PartitionBehavior::DelayQueue),
         require_subscribers: Some(true),
         expect: Some(Expect::TopicLast(Seq(41))),
+        report: false,
     };
+    let report = PublishOptions { report: true, ..PublishOptions::default() };
     let expect_key =
         PublishOptions { expect: Some(Expect::KeyLast(Seq(0))), ..PublishOptions::default() };
     let none = PublishOptions::default();
@@ -278,7 +289,8 @@ fn publishing() -> Vec<(&'static str, Verb)> {
         ("publish", publish(none, None, std::slice::from_ref(&hello))),
         ("publish-with-all-options", publish(all_options, None, &three)),
         ("publish-expecting-no-message-of-a-key", publish(expect_key, None, &[message()])),
-        ("publish-delayed", publish(none, Some(later), &[hello])),
+        ("publish-delayed", publish(none, Some(later), std::slice::from_ref(&hello))),
+        ("publish-with-a-report", publish(report, None, &[hello])),
         ("publish-ack", accept(accepted(42, 44, false), 3, Known::None)),
         ("publish-ack-with-duplicates", accept(accepted(42, 42, false), 3, these)),
         (
@@ -304,7 +316,22 @@ fn publishing() -> Vec<(&'static str, Verb)> {
         ),
         ("cancel-delayed", CancelDelayed { id: Position(4) }.into()),
         ("cancelled", Cancelled { was_waiting: true }.into()),
+        ("delivery-report", DeliveryReport { delivered: 3, ..DeliveryReport::default() }.into()),
+        ("delivery-report-of-failures", failures().into()),
     ]
+}
+
+fn failures() -> DeliveryReport {
+    let node = || NodeName::parse("b").expect("a name");
+    let mut report = DeliveryReport { delivered: 200, unnamed: 1, ..DeliveryReport::default() };
+    let own = SubscriberName::Handle { node: None, number: 7 };
+    report.add(own, DeliveryStatus::OtherError);
+    let other = SubscriberName::Handle { node: Some(node()), number: 300 };
+    report.add(other, DeliveryStatus::SubscriberUnreachable);
+    let identity = Identity::parse("billing.eu").expect("an identity");
+    report.add(SubscriberName::Identity(identity), DeliveryStatus::Timeout);
+    report.add(SubscriberName::Node(node()), DeliveryStatus::SubscriberUnreachable);
+    report
 }
 
 fn following() -> Vec<(&'static str, Verb)> {
@@ -341,8 +368,10 @@ fn following() -> Vec<(&'static str, Verb)> {
         ),
         ("subscribe-from-now", subscribe("*.created", StartFrom::Now)),
         ("subscribe-to-the-last-per-key", subscribe("orders.created", StartFrom::LastPerKey)),
+        ("subscribe-under-an-identity", subscribe_named("orders.*", "billing.eu")),
         ("subscribed", Subscribed { subscription, token: token() }.into()),
-        ("unsubscribe", Unsubscribe { subscription }.into()),
+        ("unsubscribe", Unsubscribe { subscription, hold: false }.into()),
+        ("unsubscribe-and-hold", Unsubscribe { subscription, hold: true }.into()),
         ("unsubscribed", Unsubscribed { subscription, token: token() }.into()),
         ("messages", messages(vec![one.clone()], 42, 43)),
         ("messages-with-holes", messages(vec![one, holed], 43, 45)),
@@ -430,5 +459,7 @@ fn looking() -> Vec<(&'static str, Verb)> {
         ("stats-text", StatsText { json: "{\"topics\":3}".into() }.into()),
         ("auth", Auth { json: "{\"do\":\"who_am_i\"}".into() }.into()),
         ("auth-answer", AuthAnswer { json: "{\"name\":\"shop\"}".into() }.into()),
+        ("cluster", Cluster { json: "{\"do\":\"status\"}".into() }.into()),
+        ("cluster-answer", ClusterAnswer { json: "{\"node\":\"a\"}".into() }.into()),
     ]
 }
