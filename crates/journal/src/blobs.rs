@@ -16,9 +16,17 @@ use bytes::Bytes;
 /// The most bytes a name may have: the least that file systems allow, with room for what
 /// an implementation adds.
 pub const NAME_BYTES_MAX: usize = 200;
+/// Bytes that a read from a disk of this machine gets about as fast as one.
+pub const STEP_BYTES_NEAR: usize = 4 * 1024;
 
 /// A store of blobs.
 pub trait Blobs: Send + Sync + Debug {
+    /// How many blobs are opened at the same time, when many are needed: more than one where each
+    /// opening waits for a network.
+    fn opened_at_once(&self) -> usize {
+        1
+    }
+
     /// Gets ready for blobs to be made: the first change to the store. Removes what was never
     /// finished by those before.
     fn prepare(&self) -> Result<(), BlobError> {
@@ -91,6 +99,11 @@ pub trait Blob: Send + Sync + Debug {
     /// Fills `buf` from `offset` on; a range that is not wholly inside is an error, since
     /// whoever asks has the range from an index and so something is wrong.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), BlobError>;
+    /// As many bytes are read about as fast as one: a look-up reads that much at once instead of
+    /// many small ranges.
+    fn step_bytes(&self) -> usize {
+        STEP_BYTES_NEAR
+    }
     /// The same if it can be done at once, from memory: true if it was. Never waits.
     fn read_cached_at(&self, _buf: &mut [u8], _offset: u64) -> Result<bool, BlobError> {
         Ok(false)

@@ -305,13 +305,23 @@ impl BlockCursor {
     }
 }
 
+/// What is dead in each of some segments.
+pub(crate) struct Dead {
+    /// Bytes, about.
+    pub(crate) bytes: Vec<u64>,
+    /// Keyed messages of compacted topics.
+    pub(crate) superseded: Vec<u64>,
+    /// The longest grace of the tombstones of compacted topics; none if there is no such topic.
+    pub(crate) grace_max: Option<Duration>,
+}
+
 impl Inner {
     /// Does one piece of collecting, if any is worth it.
     pub(crate) fn collect(&self, state: &dyn State, now: Timestamp) -> Result<bool, KeepError> {
         let segments = self.segments();
         let mut dropper = Dropper::new(state, now);
         let mut compactor = Compactor::default();
-        let dead = self.dead_bytes(&segments, &mut dropper, &mut compactor)?;
+        let dead = self.dead_bytes(&segments, &mut dropper, &mut compactor)?.bytes;
         let bytes = |at: usize| segments[at].meta().bytes;
         let mostly_dead =
             |at: usize| dead[at] * 100 >= bytes(at) * self.options.dead_percent && dead[at] > 0;
@@ -369,12 +379,12 @@ impl Inner {
     }
 
     /// How many bytes of each segment are dead, about. Fills in what compaction decides.
-    fn dead_bytes(
+    pub(crate) fn dead_bytes(
         &self,
         segments: &[Arc<Segment>],
         dropper: &mut Dropper<'_>,
         compactor: &mut Compactor,
-    ) -> Result<Vec<u64>, ReadError> {
+    ) -> Result<Dead, ReadError> {
         let mut dead = vec![0; segments.len()];
         // Per segment: bytes and messages of each compacted topic, to turn counts to bytes.
         let mut compacted: Vec<BTreeMap<TopicId, (u64, u64)>> = vec![BTreeMap::new(); dead.len()];
@@ -400,18 +410,21 @@ impl Inner {
                 }
             }
         }
+        let grace_max = topics.iter().map(|(_, grace)| *grace).max();
+        let mut all_superseded = vec![0; dead.len()];
         for (topic, grace) in topics {
             let at = (dropper.state, dropper.now);
             let mut step = || self.seal_meanwhile(&mut lock(&self.manifest), at);
             let superseded =
                 compactor.add_topic(segments, topic, (grace, dropper.now), &mut step)?;
             for (at, count) in superseded.into_iter().enumerate() {
+                all_superseded[at] += count;
                 if let Some((bytes, messages)) = compacted[at].get(&topic) {
                     dead[at] += bytes * count.min(*messages) / (*messages).max(1);
                 }
             }
         }
-        Ok(dead)
+        Ok(Dead { bytes: dead, superseded: all_superseded, grace_max })
     }
 
     /// Neighbours that are small enough to be one.
@@ -437,7 +450,7 @@ impl Inner {
     }
 
     /// Writes neighbouring segments anew as one, without what is dead.
-    fn rewrite(
+    pub(crate) fn rewrite(
         &self,
         old: &[Arc<Segment>],
         dropper: &mut Dropper<'_>,

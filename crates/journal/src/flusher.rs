@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use gapless_core::{Durability, Position};
 
 use crate::error::Failure;
@@ -211,18 +212,22 @@ fn append_all(
     flushed: bool,
 ) -> (Vec<Frame>, Option<AppendError>) {
     let mut written = Vec::with_capacity(frames.len());
-    while let Some(frame) = frames.pop_front() {
-        let done = match flushed {
-            _ if frame.freeing => writer.append_freeing(frame.lsn, &frame.bytes),
-            true => writer.append_flushed(frame.lsn, &frame.bytes),
-            false => writer.append(frame.lsn, &frame.bytes),
+    while let Some(first) = frames.front() {
+        let at = first.lsn;
+        let (count, done) = if first.freeing {
+            let done = writer.append_freeing(at, &first.bytes);
+            (usize::from(done.is_ok()), done)
+        } else if flushed {
+            let done = writer.append_flushed(at, &first.bytes);
+            (usize::from(done.is_ok()), done)
+        } else {
+            let run = frames.iter().take_while(|frame| !frame.freeing);
+            let run: Vec<Bytes> = run.map(|frame| frame.bytes.clone()).collect();
+            writer.append_all(at, &run, false)
         };
-        match done {
-            Ok(()) => written.push(frame),
-            Err(error) => {
-                frames.push_front(frame);
-                return (written, Some(error));
-            }
+        written.extend(frames.drain(..count));
+        if let Err(error) = done {
+            return (written, Some(error));
         }
     }
     (written, None)

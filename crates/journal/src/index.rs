@@ -23,8 +23,6 @@ pub const INDEX_VERSION: u16 = 1;
 const HEADER_BYTES: usize = 64;
 const BLOCK_ROW_BYTES: usize = 88;
 const KEY_ROW_BYTES: usize = 48;
-/// Below this many rows a search reads them all at once: they fit a page or two.
-const ROWS_AT_ONCE: u64 = 64;
 
 /// One block: neighbouring batches of one topic, read and checked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -355,7 +353,9 @@ impl Index {
         before: impl Fn(&R) -> bool,
     ) -> Result<u64, ReadError> {
         let (mut low, mut high) = (0, count);
-        while high - low > ROWS_AT_ONCE {
+        // So few are read all at once.
+        let few = (self.blob.step_bytes() / R::BYTES).max(1) as u64;
+        while high - low > few {
             let middle = low + (high - low) / 2;
             if before(&self.rows::<R>(table, middle, 1)?[0]) {
                 low = middle + 1;

@@ -35,6 +35,7 @@ use crate::open::JUMP_POSITIONS;
 use crate::options::JournalOptions;
 use crate::pacing::Pacing;
 use crate::pool::{Pending, Pool};
+use crate::quiet::Quiet;
 use crate::tail::Tail;
 use crate::times::{Buckets, FlushTimes};
 use crate::topic_reader::read_topic;
@@ -64,6 +65,8 @@ pub(crate) struct Inner {
     pub(crate) gather: Mutex<Gather>,
     pub(crate) writer: Mutex<Box<dyn LogWriter>>,
     pub(crate) append_bytes_max: usize,
+    /// Whether an append may run in a thread that serves others.
+    pub(crate) is_near: bool,
     pub(crate) tail: Mutex<Tail>,
     /// Readers of many topics that wait for the next frame. Locked inside `tail` only.
     pub(crate) readers: Mutex<BTreeMap<u64, Waker>>,
@@ -100,6 +103,7 @@ pub(crate) struct Inner {
     pub(crate) flushed_position: AtomicU64,
     /// Set when something died since the collector last looked.
     pub(crate) dead: AtomicBool,
+    pub(crate) quiet: Mutex<Quiet>,
 }
 
 /// How the last segment was written.
@@ -274,11 +278,12 @@ impl Ticket {
         turned
     }
 
-    /// Whether it waits for a flush that nobody is at.
+    /// Whether it waits for a flush that no thread leads, and that a thread with other work may
+    /// lead.
     pub fn may_lead(&self) -> bool {
         let waits = self.marks.reached(self.lsn) < self.wanted;
-        let is_paced = || self.inner.upgrade().is_some_and(|inner| inner.is_paced());
-        waits && self.wanted == Durability::Flushed && !self.marks.is_led() && !is_paced()
+        let may = || self.inner.upgrade().is_some_and(|inner| inner.is_near && !inner.is_paced());
+        waits && self.wanted == Durability::Flushed && !self.marks.is_led() && may()
     }
 
     /// Writes and flushes in this thread, unless somebody else is at it: that saves two
@@ -296,6 +301,7 @@ impl Ticket {
         let little = gather.waiting_bytes() <= WRITTEN_HERE_BYTES_MAX;
         let quick = little && gather.required() < Durability::Flushed;
         drop(gather);
+        let quick = quick && inner.is_near;
         if quick && !inner.blocked.load(Ordering::Acquire) && !inner.is_paced() {
             inner.marks.try_turn(|| inner.turn());
         }

@@ -169,6 +169,7 @@ impl Inner {
                 break;
             }
         }
+        kept.collected |= self.compact_quiet(state, now)?;
         self.look_for_room();
         self.evict(state);
         Ok(kept)
@@ -419,6 +420,11 @@ impl Inner {
     /// Drops from memory what is in segments and over the budget.
     pub(crate) fn evict(&self, state: &dyn State) {
         let evicted = lock(&self.tail).evict(self.options.tail_bytes);
+        self.tell_evicted(evicted, state);
+    }
+
+    /// Tells topics what of them is no longer in memory.
+    pub(crate) fn tell_evicted(&self, evicted: Vec<TailFrame>, state: &dyn State) {
         for frame in evicted {
             let mut told = None;
             for (header, _) in entries(&frame.bytes) {
@@ -484,7 +490,9 @@ fn next_name(prefix: &str, manifest: &mut Manifest) -> String {
 }
 
 /// The entries of a frame, with where each begins and ends.
-fn entries(bytes: &Bytes) -> impl Iterator<Item = (EntryHeader, std::ops::Range<usize>)> + '_ {
+pub(crate) fn entries(
+    bytes: &Bytes,
+) -> impl Iterator<Item = (EntryHeader, std::ops::Range<usize>)> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
         let (header, len) = EntryHeader::read(&bytes[at..]).ok()?;

@@ -38,6 +38,7 @@ mod orphans;
 mod pacing;
 mod pages;
 mod pool;
+mod quiet;
 mod rehearse;
 mod segment;
 mod state;

@@ -2,8 +2,9 @@
 //!
 //! A log appends a frame at exactly the place it is told, or says why not; it hands
 //! back what it holds when it is taken over; and it forgets what is no longer needed.
-//! One append is in flight at a time, made by a thread of its own, so everything here
-//! blocks; an engine behind a network brings its own runtime.
+//! One append is in flight at a time, so everything here blocks: an append may take 50 ms, and
+//! only one that is near ([`LogWriter::is_near`]) is made by threads that have other work. An
+//! engine behind a network brings its own runtime.
 //!
 //! # The contract
 //!
@@ -162,6 +163,11 @@ pub trait LogWriter: Send + fmt::Debug {
     fn next(&self) -> Lsn;
     /// The largest frame that can be appended, in bytes.
     fn frame_bytes_max(&self) -> usize;
+    /// Whether an append is little more than a copy to this machine. Only then may it run in a
+    /// thread that serves others; all appends to any other log run in a thread of their own.
+    fn is_near(&self) -> bool {
+        false
+    }
     /// Makes what was handed out safe from power loss, and kills what was not. The first
     /// change that taking over makes; appending does it too.
     fn settle(&mut self) -> Result<(), LogError> {
@@ -186,6 +192,24 @@ pub trait LogWriter: Send + fmt::Debug {
     /// such frames when there is no other.
     fn append_freeing(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
         self.append_flushed(at, frame)
+    }
+    /// Appends neighbouring frames, the first at exactly this place, `flushed` or not: in one step
+    /// where that is faster. Returns how many were appended, from the first on, and what stopped it
+    /// before the last; after [`AppendError::Unknown`] it is unknown how many more were.
+    fn append_all(
+        &mut self,
+        at: Lsn,
+        frames: &[Bytes],
+        flushed: bool,
+    ) -> (usize, Result<(), AppendError>) {
+        let mut lsn = at;
+        for (count, frame) in frames.iter().enumerate() {
+            if let Err(error) = self.append(lsn, frame) {
+                return (count, Err(error));
+            }
+            lsn = lsn.next();
+        }
+        (frames.len(), if flushed { self.flush() } else { Ok(()) })
     }
     /// Says that frames below are no longer needed, and gives their room back.
     ///

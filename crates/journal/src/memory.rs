@@ -179,6 +179,10 @@ impl LogWriter for MemoryLogWriter {
         FRAME_BYTES_MAX
     }
 
+    fn is_near(&self) -> bool {
+        true
+    }
+
     fn append(&mut self, at: Lsn, frame: &Bytes) -> Result<(), AppendError> {
         let mut state = self.owned()?;
         if at != self.next {

@@ -192,6 +192,7 @@ impl Journal {
             marks,
             gather: Mutex::new(gather),
             append_bytes_max: append_bytes_max(taken.writer.frame_bytes_max()),
+            is_near: taken.writer.is_near(),
             prepare: taken.writer.preparer(),
             writer: Mutex::new(taken.writer),
             tail: Mutex::new(tail),
@@ -215,6 +216,7 @@ impl Journal {
             unsealed_log: AtomicU64::new(0),
             flushed_position: AtomicU64::new(next.prev().0),
             dead: AtomicBool::new(true),
+            quiet: Mutex::default(),
             options,
         });
         inner.note_unsealed();
@@ -297,7 +299,21 @@ fn find_segments(blobs: &dyn Blobs, manifest: &Manifest) -> Result<Vec<Unopened>
     let find = |meta: &SegmentMeta| {
         Segment::find(blobs, meta.clone(), manifest.epoch).map_err(|error| unreadable(meta, error))
     };
-    manifest.segments.iter().map(find).collect()
+    let (segments, at_once) = (&manifest.segments, blobs.opened_at_once().max(1));
+    if at_once == 1 {
+        return segments.iter().map(find).collect();
+    }
+    let share = segments.len().div_ceil(at_once).max(1);
+    let find_share = |share| -> Result<Vec<_>, _> { <[_]>::iter(share).map(find).collect() };
+    std::thread::scope(|scope| {
+        let started: Vec<_> =
+            segments.chunks(share).map(|share| scope.spawn(move || find_share(share))).collect();
+        let mut found = Vec::with_capacity(segments.len());
+        for each in started {
+            found.extend(each.join().expect("opening a segment does not panic")?);
+        }
+        Ok(found)
+    })
 }
 
 fn open_segments(

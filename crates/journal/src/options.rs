@@ -30,6 +30,9 @@ pub struct JournalOptions {
     pub merged_bytes_max: u64,
     /// Share of dead bytes, in percent, from which a segment is written anew without them.
     pub dead_percent: u64,
+    /// How long superseded messages of a compacted topic may stay when nothing else makes them go;
+    /// zero for as long as they like.
+    pub compact_within: Duration,
     /// Threads that read history; zero reads in the caller's thread (for simulation).
     pub recovery_threads: usize,
     /// Requests for history that may wait for a thread.
@@ -49,6 +52,7 @@ impl Default for JournalOptions {
             block_bytes: 128 * 1024,
             merged_bytes_max: 256 * 1024 * 1024,
             dead_percent: 50,
+            compact_within: Duration::from_secs(10 * 60),
             recovery_threads: 2,
             recovery_queue_max: 4096,
         }
@@ -69,6 +73,7 @@ impl JournalOptions {
             block_bytes: 2 * 1024,
             merged_bytes_max: 256 * 1024,
             dead_percent: 50,
+            compact_within: Duration::from_secs(10 * 60),
             recovery_threads: 0,
             recovery_queue_max: 64,
         }

@@ -141,15 +141,25 @@ impl Tail {
     /// Drops sealed frames from the old end until at most `bytes_max` are left.
     pub(crate) fn evict(&mut self, bytes_max: u64) -> Vec<TailFrame> {
         let mut evicted = Vec::new();
-        while self.memory_bytes > bytes_max
-            && self.frames.front().is_some_and(|frame| frame.last <= self.sealed)
-            && let Some(frame) = self.frames.pop_front()
-        {
-            self.memory_bytes -= frame.memory_bytes();
-            self.first = frame.last.next();
+        while self.memory_bytes > bytes_max {
+            let Some(frame) = self.pop_through(self.sealed) else { break };
             evicted.push(frame);
         }
         evicted
+    }
+
+    /// Drops sealed frames from the old end up to a position.
+    pub(crate) fn evict_through(&mut self, position: Position) -> Vec<TailFrame> {
+        let through = position.min(self.sealed);
+        std::iter::from_fn(|| self.pop_through(through)).collect()
+    }
+
+    /// Takes the oldest frame out if all of it lies up to a position.
+    fn pop_through(&mut self, position: Position) -> Option<TailFrame> {
+        let frame = self.frames.pop_front_if(|frame| frame.last <= position)?;
+        self.memory_bytes -= frame.memory_bytes();
+        self.first = frame.last.next();
+        Some(frame)
     }
 }
 

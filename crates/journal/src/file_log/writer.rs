@@ -240,6 +240,10 @@ impl LogWriter for Writer {
         self.room.options().frame_bytes_max()
     }
 
+    fn is_near(&self) -> bool {
+        true
+    }
+
     fn settle(&mut self) -> Result<(), LogError> {
         if let Some(unsettled) = &self.unsettled {
             if let Some(lock) = unsettled.settle()? {
