@@ -8,15 +8,15 @@ use std::task::{Context, Poll, ready};
 
 use gapless_core::topic::Input;
 use gapless_core::{
-    Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, TopicInfo, TopicName,
+    Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, Storage, TopicInfo, TopicName,
     TopicSettings,
 };
 use gapless_journal::{Append, Ticket};
 
 use crate::broker::{Broker, Inner, Owner};
-use crate::cell::{Cell, CellState, lock};
 use crate::delayed::delayed_name;
 use crate::error::{TopicError, begin_error, unconfirmed};
+use crate::live_topic::{LiveTopic, LiveTopicState, lock};
 use crate::recover::put_named;
 
 /// Bytes of the entries that delete a topic, or a group with its topic of dead letters.
@@ -40,11 +40,17 @@ pub struct TopicPlace {
 #[must_use = "only when it is done does the topic survive power loss"]
 pub struct CreatingTopic {
     inner: Arc<Owner>,
-    cell: Arc<Cell>,
+    cell: Arc<LiveTopic>,
     ticket: Option<Ticket>,
+    is_new: bool,
 }
 
 impl CreatingTopic {
+    /// The number of the topic, if it did not exist before.
+    pub fn new_id(&self) -> Option<u64> {
+        self.is_new.then(|| self.cell.id.0)
+    }
+
     fn wait(mut self) -> Result<TopicInfo, TopicError> {
         confirmed(self.ticket.take())?;
         Ok(self.inner.describe(&self.cell))
@@ -91,11 +97,12 @@ impl Broker {
             return Err(TopicError::System(name.clone()));
         }
         let (cell, ticket) = self.inner.begin_topic(name, settings)?;
+        let is_new = ticket.is_some();
         let ticket = match ticket {
             Some(ticket) => Some(ticket),
             None => self.inner.settling_changes()?,
         };
-        Ok(CreatingTopic { inner: Arc::clone(&self.inner), cell, ticket })
+        Ok(CreatingTopic { inner: Arc::clone(&self.inner), cell, ticket, is_new })
     }
 
     /// Creates many topics of the same settings with one flush; existing ones with equal settings
@@ -156,7 +163,7 @@ impl Broker {
         if name.is_system() {
             return Err(TopicError::System(name.clone()));
         }
-        let cell = self.inner.cell(name)?;
+        let cell = self.inner.live_topic(name)?;
         self.inner.delete_cell(&cell)
     }
 
@@ -165,7 +172,7 @@ impl Broker {
     /// # Errors
     /// When there is no such topic.
     pub fn describe_topic(&self, name: &TopicName) -> Result<TopicInfo, TopicError> {
-        let cell = self.inner.cell(name)?;
+        let cell = self.inner.live_topic(name)?;
         let first = self.inner.first_kept(&cell, self.inner.clock.now())?;
         Ok(self.inner.describe_from(&cell, first))
     }
@@ -181,7 +188,7 @@ impl Broker {
     /// # Errors
     /// When there is no such topic.
     pub fn topic_place(&self, name: &TopicName) -> Result<TopicPlace, TopicError> {
-        let cell = self.inner.cell(name)?;
+        let cell = self.inner.live_topic(name)?;
         let state = cell.lock();
         let view = state.view();
         let durable = state.is_durable();
@@ -200,7 +207,7 @@ impl Broker {
 
 impl Inner {
     /// Removes a topic with all its messages.
-    pub(crate) fn delete_cell(&self, cell: &Arc<Cell>) -> Result<(), TopicError> {
+    pub(crate) fn delete_cell(&self, cell: &Arc<LiveTopic>) -> Result<(), TopicError> {
         let one_at_a_time = lock(&self.admin);
         let ticket = {
             let mut state = cell.lock();
@@ -219,7 +226,12 @@ impl Inner {
     }
 
     /// Puts the deletion of a topic into an append.
-    pub(crate) fn put_deletion(&self, cell: &Cell, state: &mut CellState, append: &mut Append<'_>) {
+    pub(crate) fn put_deletion(
+        &self,
+        cell: &LiveTopic,
+        state: &mut LiveTopicState,
+        append: &mut Append<'_>,
+    ) {
         let time = append.time(self.clock.now());
         let header =
             EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicDelete) };
@@ -230,12 +242,12 @@ impl Inner {
     /// A deleted topic is not found by its name any more. Its followers go on until the deletion
     /// is flushed: a crash before that brings the topic back, and then they must have passed
     /// over nothing.
-    pub(crate) fn forget(&self, cell: &Cell) {
+    pub(crate) fn forget(&self, cell: &LiveTopic) {
         self.topics.leave(cell);
     }
 
     /// The deletion of a topic is flushed.
-    pub(crate) fn deleted(&self, cell: &Cell) {
+    pub(crate) fn deleted(&self, cell: &LiveTopic) {
         self.topics.left(cell.id);
         let wakers = {
             let mut state = cell.lock();
@@ -248,12 +260,12 @@ impl Inner {
         self.journal.note_dead();
     }
 
-    pub(crate) fn describe(&self, cell: &Cell) -> TopicInfo {
+    pub(crate) fn describe(&self, cell: &LiveTopic) -> TopicInfo {
         self.describe_from(cell, Seq(1))
     }
 
     /// What a topic is, of which nothing before `first` is kept.
-    fn describe_from(&self, cell: &Cell, first: Seq) -> TopicInfo {
+    fn describe_from(&self, cell: &LiveTopic, first: Seq) -> TopicInfo {
         let (first, tail, in_memory, settings, next) = {
             let state = cell.lock();
             let view = state.view();
@@ -267,10 +279,20 @@ impl Inner {
         &self,
         name: &TopicName,
         settings: TopicSettings,
-    ) -> Result<Arc<Cell>, TopicError> {
+    ) -> Result<Arc<LiveTopic>, TopicError> {
         let (cell, ticket) = self.begin_topic(name, settings)?;
         confirmed(ticket)?;
         Ok(cell)
+    }
+
+    /// Refuses settings about other nodes where there are none: only volatile topics are spread.
+    fn check_in_force(
+        &self,
+        settings: &TopicSettings,
+        before: &TopicSettings,
+    ) -> Result<(), TopicError> {
+        let spreads = settings.storage == Storage::Volatile && self.spread.get().is_some();
+        if spreads { Ok(()) } else { Ok(settings.check_in_force(before)?) }
     }
 
     /// Creates a topic; the ticket resolves when it is flushed.
@@ -278,9 +300,9 @@ impl Inner {
         &self,
         name: &TopicName,
         settings: TopicSettings,
-    ) -> Result<(Arc<Cell>, Option<Ticket>), TopicError> {
+    ) -> Result<(Arc<LiveTopic>, Option<Ticket>), TopicError> {
         settings.validate()?;
-        settings.check_in_force(&TopicSettings::default())?;
+        self.check_in_force(&settings, &TopicSettings::default())?;
         if self.is_closed() {
             return Err(PubSubError::Stopped.into());
         }
@@ -293,7 +315,7 @@ impl Inner {
         &self,
         name: &TopicName,
         settings: TopicSettings,
-    ) -> Result<(Arc<Cell>, Option<Ticket>), TopicError> {
+    ) -> Result<(Arc<LiveTopic>, Option<Ticket>), TopicError> {
         if let Some(cell) = self.topics.find(name) {
             let equal = *cell.lock().settings == settings;
             return if equal { Ok((cell, None)) } else { Err(TopicError::Exists(name.clone())) };
@@ -304,11 +326,11 @@ impl Inner {
         }
         let id = self.topics.new_id();
         let shared = self.topics.share(settings);
-        let cell = Cell::new(id, name.clone(), shared, Arc::clone(&self.topics.trims));
+        let cell = LiveTopic::new(id, name.clone(), shared, Arc::clone(&self.topics.trims));
         if *name == delayed_name() {
             cell.lock().hold_delayed();
         }
-        if settings.storage == gapless_core::Storage::Volatile {
+        if settings.storage == Storage::Volatile {
             cell.lock().count_in(&self.volatile_bytes);
         }
         let cell = Arc::new(cell);
@@ -330,9 +352,9 @@ impl Inner {
         settings.validate()?;
         // Found under the lock: settings written after a deletion would bring it back.
         let one_at_a_time = lock(&self.admin);
-        let cell = self.cell(name)?;
+        let cell = self.live_topic(name)?;
         let before = Arc::clone(&cell.lock().settings);
-        settings.check_in_force(&before)?;
+        self.check_in_force(&settings, &before)?;
         if before.storage != settings.storage {
             return Err(TopicError::Storage(name.clone()));
         }
@@ -358,7 +380,7 @@ impl Inner {
     /// Appends settings to the journal and applies them; the ticket resolves when they are flushed.
     fn write_settings(
         &self,
-        cell: &Arc<Cell>,
+        cell: &Arc<LiveTopic>,
         settings: TopicSettings,
     ) -> Result<Ticket, TopicError> {
         let shared = self.topics.share(settings);

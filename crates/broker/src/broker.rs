@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use gapless_core::topic::Input;
@@ -18,17 +18,20 @@ use gapless_journal::{
     Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts, Ticket,
 };
 
-use crate::cell::{Cell, lock};
 use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
 use crate::counts::Gone;
 use crate::error::{BrokerOpenError, CloseError, TopicError, unconfirmed};
 use crate::groups::Groups;
 use crate::keeper;
 use crate::limits::Limits;
+use crate::live_topic::{LiveTopic, lock};
 use crate::metrics::Metrics;
+use crate::named::Sessions;
 use crate::recover::{Cells, Recovering, put_cell};
 use crate::recovery_memory::RecoveryMemory;
+use crate::report::Reports;
 use crate::router::Router;
+use crate::spread::Spread;
 use crate::subscription::{Shared, SubscriberInfo};
 use crate::topics::Topics;
 use crate::turns::Turns;
@@ -123,6 +126,12 @@ pub(crate) struct Inner {
     pub(crate) topics: Topics,
     pub(crate) groups: Groups,
     pub(crate) router: Router,
+    /// The cluster it is in, if any.
+    pub(crate) spread: OnceLock<Arc<dyn Spread>>,
+    /// The newest version of what the cluster knows to be followed here.
+    pub(crate) interest: AtomicU64,
+    pub(crate) sessions: Sessions,
+    pub(crate) reports: Arc<Reports>,
     pub(crate) limits: Limits,
     pub(crate) defaults: SystemDefaults,
     pub(crate) clock: Arc<dyn Clock>,
@@ -211,6 +220,10 @@ impl Broker {
             topics,
             groups,
             router: Router::default(),
+            spread: OnceLock::new(),
+            interest: AtomicU64::new(0),
+            sessions: Sessions::default(),
+            reports: Arc::default(),
             limits: options.limits,
             defaults: options.defaults,
             clock: options.clock,
@@ -333,6 +346,8 @@ impl Broker {
         for group in self.inner.groups.all() {
             group.close();
         }
+        self.inner.sessions.wake_all();
+        self.inner.expire_reports(Timestamp::NEVER);
         self.inner.journal.wake_readers();
         self.inner.journal.close()?;
         Ok(())
@@ -371,7 +386,7 @@ impl Inner {
         self.opened.term
     }
 
-    pub(crate) fn cell(&self, name: &TopicName) -> Result<Arc<Cell>, TopicError> {
+    pub(crate) fn live_topic(&self, name: &TopicName) -> Result<Arc<LiveTopic>, TopicError> {
         self.topics.find(name).ok_or_else(|| TopicError::Unknown(name.clone()))
     }
 

@@ -20,10 +20,10 @@ use gapless_journal::{Append, ReadError, Sink, checksum};
 use smallvec::SmallVec;
 
 use crate::broker::Inner;
-use crate::cell::{Cell, CellState};
 use crate::delayed::{NOT_WAITING, due_of};
 use crate::error::refused;
 use crate::group::GroupState;
+use crate::live_topic::{LiveTopic, LiveTopicState};
 use crate::offer::{Acks, Numbers, offer};
 use crate::publish::{Atomic, GroupPart, Publishing, Timing};
 
@@ -33,7 +33,7 @@ const TIMED_ONE_IN: u64 = 16;
 
 /// A part of a publish whose topic is found.
 pub(crate) struct Prepared {
-    cell: Arc<Cell>,
+    cell: Arc<LiveTopic>,
     sink: Arc<dyn Sink>,
     records: Records,
     crc: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    pub(crate) fn new(cell: Arc<Cell>, records: Records, expect: Option<Expect>) -> Self {
+    pub(crate) fn new(cell: Arc<LiveTopic>, records: Records, expect: Option<Expect>) -> Self {
         let crc = checksum(&records.bytes);
         let sink: Arc<dyn Sink> = Arc::clone(&cell) as _;
         Self { cell, sink, records, crc, expect, acks: Acks::Together, key: None }
@@ -75,7 +75,7 @@ impl Inner {
     }
 
     pub(crate) fn commit_atomic(&self, mut atomic: Atomic, options: &PublishOptions) -> Publishing {
-        if !options.is_in_force() {
+        if !options.is_in_force() || options.report {
             let name = atomic.parts.first().map_or_else(cells_name, |part| part.topic.clone());
             return self.reject(&name, RejectReason::NotSupported);
         }
@@ -195,25 +195,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes sure that the keys of a topic's messages in memory are known.
-    pub(crate) fn track_keys<'a>(
-        &self,
-        cell: &'a Cell,
-    ) -> Result<MutexGuard<'a, CellState>, ReadError> {
-        loop {
-            let mut state = cell.lock();
-            if state.tracks_keys() {
-                return Ok(state);
-            }
-            if state.machine.last() == state.machine.settled() || self.journal.failure().is_some() {
-                state.track_keys(|key| self.journal.key_hash(key));
-                return Ok(state);
-            }
-            drop(state);
-            self.settle()?;
-        }
-    }
-
     /// Waits until what was accepted may be seen, unless the disk refuses it.
     pub(crate) fn settle(&self) -> Result<(), ReadError> {
         self.journal.flush();
@@ -233,7 +214,7 @@ impl Inner {
         };
         let mut order: SmallVec<[usize; 1]> = (0..parts.len()).collect();
         order.sort_unstable_by_key(|&at| parts[at].cell.id);
-        let mut states: SmallVec<[Option<MutexGuard<'_, CellState>>; 1]> = SmallVec::new();
+        let mut states: SmallVec<[Option<MutexGuard<'_, LiveTopicState>>; 1]> = SmallVec::new();
         states.resize_with(parts.len(), || None);
         let mut wanted = Durability::Memory;
         let mut required = Durability::Memory;
@@ -367,7 +348,7 @@ impl Inner {
     fn put_part(
         &self,
         part: &Prepared,
-        state: &mut CellState,
+        state: &mut LiveTopicState,
         numbers: &Numbers,
         (append, time): (&mut Append<'_>, Timestamp),
     ) -> Position {
@@ -453,7 +434,7 @@ impl Inner {
     fn check_part(
         &self,
         part: &Prepared,
-        state: &CellState,
+        state: &LiveTopicState,
         options: &PublishOptions,
     ) -> Result<Resolved, Refused> {
         if state.deleted {

@@ -11,7 +11,7 @@ use gapless_core::{Position, Seq, TopicName};
 use gapless_journal::FlushTimes;
 
 use crate::broker::Broker;
-use crate::cell::lock;
+use crate::live_topic::lock;
 use crate::subscription::Shared;
 
 /// How far a topic is, without what would need a look into segments.
@@ -84,6 +84,12 @@ impl Broker {
             counts.recovered_bytes += shared.recovered_bytes.load(Ordering::Relaxed);
         }
         counts
+    }
+
+    /// Bytes of history in memory that were read for subscribers and are not delivered yet, what is
+    /// read ahead included; see [`Limits::recovery_bytes_max`](crate::Limits::recovery_bytes_max).
+    pub fn recovery_bytes(&self) -> usize {
+        self.inner.recovery_memory.used()
     }
 
     /// How long flushes took.

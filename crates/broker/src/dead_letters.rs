@@ -1,9 +1,9 @@
 //! Dead letters: what failed for the last time, kept in a topic beside its group.
 //!
-//! `$dead.<group>` is a topic like others. A message is buried in the same append that ends
-//! it in its group, and driven again in the same append that ends the letter: so each is in
-//! one place, whatever crashes in between. Since a topic forgets only from below, the group
-//! keeps which letters ended; the floor of the topic follows.
+//! `$dead.<group>` is a topic like others. A message becomes a dead letter in the same append that
+//! ends it in its group, and is redriven in the same append that ends the dead letter: so each is
+//! in exactly one place, even after a crash. Since a topic removes messages only from its
+//! beginning, the group keeps which letters ended; the floor of the topic follows.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use gapless_core::{
 };
 
 use crate::broker::{Broker, Inner};
-use crate::cell::{Cell, lock};
 use crate::commit::Prepared;
 use crate::error::GroupError;
 use crate::group::GroupCell;
+use crate::live_topic::{LiveTopic, lock};
 use crate::publish::{Atomic, GroupPart, Publishing};
 
 /// What the names of topics of dead letters begin with.
 pub(crate) const PREFIX: &str = "$dead.";
-/// Messages buried in one append, and letters ended in one.
+/// Messages that become dead letters in one append, and letters ended in one.
 const AT_ONCE: usize = 128;
 /// Letters that one call gives back.
 pub const LETTERS_MAX: usize = 10_000;
@@ -77,7 +77,7 @@ enum Moved {
         last: Seq,
         committing: Committing,
     },
-    /// Somebody else ended one of them first, so nothing happened.
+    /// Another call ended one of them first, so nothing happened.
     Overtaken,
 }
 
@@ -141,8 +141,8 @@ impl Broker {
 
     /// Puts dead letters back into the topics they came from, each in one append with its
     /// end as a letter. Without a rate at once; with one (letters per second) in the
-    /// background, over restarts too, until none is left that was there and matches. Asked
-    /// again, the new wish counts; a rate of zero ends the one before.
+    /// background, over restarts too, until none is left that was there and matches. A later call
+    /// replaces the one before; a rate of zero ends it.
     ///
     /// # Errors
     /// Says at what it ended; what was moved before is moved.
@@ -178,13 +178,13 @@ impl Broker {
                         return Ok(Redriven { moved, goes_on: false });
                     }
                 }
-                // Somebody else ended some of them: those that are left are looked for again.
+                // Another call ended some of them: those that are left are looked up again.
                 Moved::Overtaken => {}
             }
         }
     }
 
-    /// Removes dead letters, for ever. Tells how many.
+    /// Removes dead letters, for ever. Returns how many.
     ///
     /// # Errors
     /// Says at what it ended; what was removed before is removed.
@@ -227,7 +227,7 @@ impl Inner {
         if is_dying() && !self.timers.take_one(BURIAL_WAIT_MAX) {
             self.bury_all(group, self.clock.now());
         }
-        let unsettled = |cell: Arc<Cell>| {
+        let unsettled = |cell: Arc<LiveTopic>| {
             let state = cell.lock();
             state.machine.last() > state.machine.settled()
         };
@@ -256,7 +256,7 @@ impl Inner {
     }
 
     fn bury(&self, group: &Arc<GroupCell>, dying: &[Dying]) -> Result<(), GroupError> {
-        // Nothing here is waited for: while the disk is full, whoever buries makes room too.
+        // Nothing is awaited here: this thread also frees room while the disk is full.
         let letters = {
             let _one_at_a_time = lock(&self.admin);
             // Deleted, it has no dead letters: the topic may be that of its successor.
@@ -273,7 +273,7 @@ impl Inner {
                     Some(cell) => self.read_one(cell, seq)?,
                     None => None,
                 };
-                // What expired or was trimmed meanwhile has nothing left to bury.
+                // Nothing is left of what expired or was trimmed meanwhile.
                 if let (Some(cell), Some(found)) = (&cell, found) {
                     let letter = letter(cell, found, each, self.clock.now());
                     if records.push(&letter).is_err() {
@@ -294,7 +294,7 @@ impl Inner {
             _ => vec![Prepared::new(letters, records.finish(), None)],
         };
         if self.commit_group(group, parts, GroupPart::Buried(ends))?.is_none() {
-            // Somebody else buried them, or the group was reset: what is left is looked at.
+            // Another thread moved them, or the group was reset: what is left is looked up again.
             return Ok(());
         }
         self.journal.flush();
@@ -357,7 +357,7 @@ impl Inner {
         Ok(found)
     }
 
-    /// Drives some letters again; tells how many.
+    /// Redrives some letters; returns how many.
     fn redrive_some(
         &self,
         group: &Arc<GroupCell>,
@@ -365,7 +365,7 @@ impl Inner {
         limit: usize,
     ) -> Result<Moved, GroupError> {
         let letters = self.find_letters(group, which, limit)?;
-        let mut by_topic: Vec<(Arc<Cell>, RecordsBuilder)> = Vec::new();
+        let mut by_topic: Vec<(Arc<LiveTopic>, RecordsBuilder)> = Vec::new();
         for letter in &letters {
             let cell = self.topics.find(&letter.topic);
             let Some(cell) = cell.filter(|cell| cell.lock().is_durable()) else {
@@ -381,7 +381,7 @@ impl Inner {
             let pushed = by_topic[at].1.push(&message);
             pushed.map_err(|_| GroupError::Rejected(RejectReason::InvalidPayload))?;
         }
-        let part = |(cell, records): (Arc<Cell>, RecordsBuilder)| {
+        let part = |(cell, records): (Arc<LiveTopic>, RecordsBuilder)| {
             Prepared::new(cell, records.finish(), None)
         };
         if letters.is_empty() {
@@ -470,7 +470,7 @@ impl Inner {
 }
 
 /// A message as a dead letter.
-fn letter(cell: &Cell, found: Delivered, dying: &Dying, now: Timestamp) -> Message {
+fn letter(cell: &LiveTopic, found: Delivered, dying: &Dying, now: Timestamp) -> Message {
     let Delivered { seq, message, .. } = found;
     let mut letter = message;
     letter.headers.retain(|(name, _)| !OWN.contains(&name.as_str()));
@@ -491,7 +491,7 @@ fn letter(cell: &Cell, found: Delivered, dying: &Dying, now: Timestamp) -> Messa
     letter
 }
 
-/// A dead letter as it was made; none if it is not one.
+/// A message read back as a dead letter; none if it is not one.
 fn read_letter(found: Delivered) -> Option<DeadLetter> {
     let Delivered { seq, mut message, .. } = found;
     let text = |name: &str| {

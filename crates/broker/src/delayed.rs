@@ -17,9 +17,9 @@ use gapless_core::{
 };
 
 use crate::broker::{Broker, Inner};
-use crate::cell::Cell;
 use crate::commit::Prepared;
 use crate::error::{TopicError, not_begun};
+use crate::live_topic::LiveTopic;
 use crate::publish::{Atomic, Publishing};
 
 const TOPIC: &str = "$delayed";
@@ -126,7 +126,7 @@ impl Inner {
         cell.and_then(|cell| Some(cell.lock().delayed()?.len())).unwrap_or(0)
     }
 
-    fn delayed_cell(&self) -> Option<Arc<Cell>> {
+    fn delayed_cell(&self) -> Option<Arc<LiveTopic>> {
         self.topics.find(&delayed_name())
     }
 
@@ -141,7 +141,7 @@ impl Inner {
         if topic.is_system() {
             return self.reject(topic, RejectReason::InvalidTopic);
         }
-        if !options.is_in_force() {
+        if !options.is_in_force() || options.report {
             return self.reject(topic, RejectReason::NotSupported);
         }
         let Some(target) = self.topics.find(topic) else {
@@ -199,7 +199,7 @@ impl Inner {
         })
     }
 
-    fn delayed_topic(&self) -> Result<Arc<Cell>, TopicError> {
+    fn delayed_topic(&self) -> Result<Arc<LiveTopic>, TopicError> {
         if let Some(cell) = self.delayed_cell() {
             return Ok(cell);
         }
@@ -238,7 +238,7 @@ impl Inner {
     }
 
     /// Publishes one message; false means that it must be tried again.
-    fn publish_one(&self, cell: &Arc<Cell>, seq: Seq) -> bool {
+    fn publish_one(&self, cell: &Arc<LiveTopic>, seq: Seq) -> bool {
         let message = match self.read_one(cell, seq) {
             Ok(Some(found)) => found.message,
             // Only retention could take it, and this topic has none; so say so and go on.
@@ -283,7 +283,7 @@ impl Inner {
     /// that is full: both are a reason to try again.
     fn end_delayed(
         &self,
-        cell: &Arc<Cell>,
+        cell: &Arc<LiveTopic>,
         seq: Seq,
         mut parts: Vec<Prepared>,
     ) -> Result<(), RejectReason> {
@@ -299,7 +299,7 @@ impl Inner {
     }
 
     /// Lets go of stored messages whose successors are all done.
-    fn forget_done(&self, cell: &Arc<Cell>, now: Timestamp) {
+    fn forget_done(&self, cell: &Arc<LiveTopic>, now: Timestamp) {
         let below = {
             let state = cell.lock();
             let first = state.delayed().and_then(|waiting| waiting.by_seq.keys().next().copied());

@@ -8,7 +8,7 @@ use gapless_core::{
 };
 use gapless_journal::without;
 
-use crate::cell::batches;
+use crate::live_topic::batches;
 
 /// One step of a subscription.
 #[derive(Clone, Debug)]

@@ -1,16 +1,18 @@
 //! What can go wrong at the broker's handle, one type per operation.
 
+use crate::spread::NamedRefused;
+use gapless_core::cluster::NodeName;
 use gapless_core::{
-    GroupSettingsError, NameError, PatternError, PubSubError, RejectReason, Seq, SettingsError,
-    StartError, TopicName,
+    GroupSettingsError, NameError, Pattern, PatternError, PubSubError, RejectReason, Seq,
+    SettingsError, StartError, TopicName,
 };
 use gapless_journal::{BeginError, Failure, KeepError, OpenError, ReadError};
 
-/// Why a topic was not made, changed, trimmed or deleted.
+/// Why a topic was not created, changed, trimmed or deleted.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TopicError {
     /// There is no such topic. Nothing was changed.
-    #[error("there is no topic {0}; `gapless topic create {0}` makes one")]
+    #[error("there is no topic {0}; create it with `gapless topic create {0}`")]
     Unknown(TopicName),
     /// A topic of this name is there with other settings. It was not changed.
     #[error("topic {0} exists with other settings; change them with `configure`")]
@@ -22,7 +24,7 @@ pub enum TopicError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// Whether a topic is durable or volatile cannot be changed. Nothing was changed.
-    #[error("topic {0} cannot change between durable and volatile; make a new one")]
+    #[error("topic {0} cannot change between durable and volatile; create a new one")]
     Storage(TopicName),
     /// There are as many topics as there may be. Nothing was changed.
     #[error("there are {max} topics already, which is the limit")]
@@ -46,7 +48,7 @@ pub enum TopicError {
     System_(#[from] PubSubError),
 }
 
-/// Why a subscription was not made. Nothing was changed.
+/// Why a subscription was refused. Nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SubscribeError {
     /// The pattern is none.
@@ -62,6 +64,18 @@ pub enum SubscribeError {
     /// The seq is not there yet.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// A named subscription needs a cluster, even if it has one node.
+    #[error("an identity needs a cluster: start the server with `--node NAME`")]
+    NeedsCluster,
+    /// The subjects stay on their node, so that a name that may move cannot follow them.
+    #[error("{0} does not leave its node: follow it without an identity")]
+    NotSpread(Pattern),
+    /// The topic keeps its messages, for cursors and groups.
+    #[error("{0} is a durable topic: follow it from a cursor or in a group, not by an identity")]
+    Durable(Pattern),
+    /// The cluster did not take a named subscription.
+    #[error(transparent)]
+    Named(#[from] NamedRefused),
     /// There are as many subscriptions as there may be.
     #[error("there are {max} subscriptions already, which is the limit")]
     TooMany {
@@ -86,16 +100,22 @@ pub enum FollowError {
     /// again.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The identity subscribed again, and the newest subscription of a name is the one that counts.
+    #[error("the identity subscribed again on node {by}, which took over this subscription")]
+    TakenOver {
+        /// Where.
+        by: NodeName,
+    },
     /// The broker is closed.
     #[error("the broker is closed")]
     Closed,
 }
 
-/// Why a group was not made, changed, joined or looked at. Nothing was changed.
+/// Why a group was not created, changed, joined or described. Nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum GroupError {
     /// There is no such group.
-    #[error("there is no group {0}; `gapless group create {0}` makes one")]
+    #[error("there is no group {0}; create it with `gapless group create {0}`")]
     Unknown(TopicName),
     /// A group of this name is there with other settings.
     #[error("group {0} exists with other settings; change them with `configure`")]
@@ -107,7 +127,7 @@ pub enum GroupError {
     #[error(transparent)]
     Settings(#[from] GroupSettingsError),
     /// Source and mode are what a group is.
-    #[error("group {0} cannot change its source or mode; make a new one")]
+    #[error("group {0} cannot change its source or mode; create a new one")]
     Fixed(TopicName),
     /// The group has members, which would lose what they hold.
     #[error("group {group} has {members} members; let them leave first, or force it")]
@@ -133,7 +153,9 @@ pub enum GroupError {
         max: usize,
     },
     /// The topic that a dead letter came from is gone, so it cannot go back there.
-    #[error("topic {topic} is gone, so dead letter {seq} cannot be driven again; make it anew")]
+    #[error(
+        "topic {topic} is gone, so dead letter {seq} cannot be redriven; create the topic again"
+    )]
     NoOrigin {
         /// The topic.
         topic: TopicName,
@@ -185,7 +207,7 @@ pub enum BrokerOpenError {
 #[error("the store was not closed cleanly: {0}")]
 pub struct CloseError(#[from] pub(crate) KeepError);
 
-/// What a publisher is told when the journal takes nothing: a reason to wait, or trouble.
+/// The answer to a publisher when the journal takes nothing: a reason to wait, or an error.
 pub(crate) fn refused(error: BeginError) -> Result<RejectReason, PubSubError> {
     match error {
         BeginError::Busy { .. } => Ok(RejectReason::QueueFull),
@@ -196,7 +218,7 @@ pub(crate) fn refused(error: BeginError) -> Result<RejectReason, PubSubError> {
     }
 }
 
-/// What a caller is told when the journal takes nothing.
+/// The error for a caller when the journal takes nothing.
 pub(crate) fn begin_error(error: BeginError) -> PubSubError {
     match error {
         BeginError::Full | BeginError::Held { .. } => PubSubError::StorageFull,
@@ -209,8 +231,8 @@ pub(crate) fn begin_error(error: BeginError) -> PubSubError {
     }
 }
 
-/// What a publisher is told when something that had to be there first is not certain to be: of the
-/// message itself nothing was begun.
+/// The error for a publisher when something that the publish depends on is not certain to be
+/// durable: nothing of the message itself was written.
 pub(crate) fn not_begun(error: PubSubError) -> PubSubError {
     match error {
         PubSubError::Poisoned => PubSubError::JournalFailed,
@@ -220,7 +242,7 @@ pub(crate) fn not_begun(error: PubSubError) -> PubSubError {
     }
 }
 
-/// What a publisher is told whose message was taken but never confirmed.
+/// The error for a publisher whose message was taken but never confirmed.
 pub(crate) fn unconfirmed(failure: &Failure) -> PubSubError {
     match failure {
         Failure::Fenced { .. } => PubSubError::Fenced,

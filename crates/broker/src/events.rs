@@ -3,6 +3,8 @@
 //! Events are volatile, and an event without subscribers is not even created. The body is JSON; its
 //! fields are in `docs/events.md`.
 
+use std::time::Duration;
+
 use gapless_core::{Message, RecordsBuilder, TopicName};
 use serde_json::{Map, Value};
 
@@ -35,7 +37,7 @@ impl Inner {
         let mut records = RecordsBuilder::default();
         let message = Message::new(Value::Object(body).to_string());
         if records.push(&message).is_ok() {
-            self.route(&subject, &records.finish());
+            self.route(&subject, (&records.finish(), Duration::ZERO), None);
         }
     }
 }

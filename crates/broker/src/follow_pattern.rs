@@ -9,22 +9,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use gapless_core::sweep::{Effect, Input};
 use gapless_core::{
-    Entry, EntryKind, GapNotice, GapReason, Kept, Pattern, Position, Seq, Sweep, Tally, Timestamp,
-    TopicId,
+    Entry, EntryKind, GapNotice, Kept, Pattern, Position, Seq, Sweep, Tally, Timestamp, TopicId,
 };
 use gapless_journal::{PatternReader, Pending, ReadError, TailRead};
 
 use crate::broker::Inner;
-use crate::cell::Cell;
 use crate::delivery::{Delivery, Messages};
 use crate::error::FollowError;
 use crate::follow_topic::closed_or_read;
-use crate::router::Mailbox;
+use crate::live_topic::LiveTopic;
+use crate::named::{mailed, slow};
+use crate::recovery_memory::Reserved;
+use crate::router::{Mailbox, Taken};
 use crate::subscription::{NOTHING_SEEN, Shared};
 
 /// Topics that a follower remembers; past it, it asks for each again.
@@ -41,17 +42,17 @@ pub(crate) struct PatternFollower {
     /// The last thing handed out was volatile.
     mailed: bool,
     reader: Option<PatternReader>,
-    reading: Option<Pending<(PatternReader, Step)>>,
+    reading: Option<(Pending<(PatternReader, Step)>, Reserved)>,
     /// What is to be handed out, and the position up to which all is, once it was.
     ready: VecDeque<(Delivery, Position)>,
     handed_out: Position,
     /// Topics whose batches came by, if they are wanted. A number is never given twice.
-    cells: HashMap<TopicId, Option<Arc<Cell>>>,
+    cells: HashMap<TopicId, Option<Arc<LiveTopic>>>,
     trims_seen: Option<u64>,
 }
 
 /// The topic of this number, if it is wanted and still there.
-fn wanted(inner: &Inner, pattern: &Pattern, id: TopicId) -> Option<Arc<Cell>> {
+fn wanted(inner: &Inner, pattern: &Pattern, id: TopicId) -> Option<Arc<LiveTopic>> {
     inner.topics.by_id_or_leaving(id).filter(|cell| pattern.matches(&cell.name))
 }
 
@@ -84,7 +85,7 @@ impl PatternFollower {
 
     /// Moves the place, and queues the notices that this causes; returns from which seq on an entry
     /// is to be handed out.
-    fn step(&mut self, now: Timestamp, topic: Option<&Cell>, input: Input<'_>) -> Option<Seq> {
+    fn step(&mut self, now: Timestamp, topic: Option<&LiveTopic>, input: Input<'_>) -> Option<Seq> {
         let mut effects = Vec::new();
         self.sweep.step(now, input, &mut effects);
         if cfg!(debug_assertions) {
@@ -141,14 +142,11 @@ impl PatternFollower {
                 self.handed_out = self.handed_out.max(through);
                 return Poll::Ready(Ok(delivery));
             }
-            if let Some(reading) = &mut self.reading {
-                let (reader, read) = match Pin::new(reading).poll(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(done) => {
-                        self.reading = None;
-                        done.map_err(closed_or_read)?
-                    }
-                };
+            if let Some((reading, _)) = &mut self.reading {
+                let done = ready!(Pin::new(reading).poll(context));
+                // It counts as it was read from here on.
+                let _reserved = self.reading.take();
+                let (reader, read) = done.map_err(closed_or_read)?;
                 let next = reader.next();
                 let parts = read.map_err(FollowError::Read)?;
                 self.reader = Some(reader);
@@ -181,23 +179,12 @@ impl PatternFollower {
     }
 
     fn mail(&self, inner: &Inner, context: &Context<'_>) -> Option<Delivery> {
-        Some(match self.mailbox.take(context.waker())? {
-            Ok(mail) => {
-                let header = mail.batch.header();
-                let (range, now) = ((header.seq, header.last_seq()), inner.clock.now());
-                let parts = vec![mail.batch.bytes().clone()];
-                let position = self.handed_out;
-                let messages = Messages::new(mail.subject, range, position, now, parts, None);
-                Delivery::Messages(messages.mailed())
-            }
-            Err(overflow) => Delivery::Gap(GapNotice {
-                topic: None,
-                from: None,
-                to: None,
-                positions: Some((overflow.from, overflow.to)),
-                reason: GapReason::Slow,
-            }),
-        })
+        match self.mailbox.take(context.waker())? {
+            Taken::Mail(mail) => Some(mailed(inner, mail, self.handed_out)),
+            Taken::Overflow(overflow) => Some(slow(&overflow)),
+            // Only those of named subscriptions are ended.
+            Taken::Ended(_) => None,
+        }
     }
 
     /// Takes frames from memory, or begins to read history. False means to wait.
@@ -271,12 +258,13 @@ impl PatternFollower {
         let is_wanted = Arc::new(move |id: TopicId| {
             broker.upgrade().is_some_and(|inner| wanted(&inner, &pattern, id).is_some())
         });
-        let bytes = inner.recovery_memory.step(&inner.limits);
-        self.reading = Some(inner.journal.read_pattern(reader, is_wanted, bytes));
+        let reserved = inner.recovery_memory.reserve(&inner.limits);
+        let reading = inner.journal.read_pattern(reader, is_wanted, reserved.step());
+        self.reading = Some((reading, reserved));
     }
 
     /// The topic of this number, if it is wanted and still there.
-    fn wanted(&mut self, inner: &Inner, id: TopicId) -> Option<Arc<Cell>> {
+    fn wanted(&mut self, inner: &Inner, id: TopicId) -> Option<Arc<LiveTopic>> {
         if self.cells.len() >= CELLS_MAX {
             self.cells.clear();
         }
@@ -354,7 +342,7 @@ impl PatternFollower {
 
 /// Neighbouring batches of one topic.
 struct Run {
-    cell: Arc<Cell>,
+    cell: Arc<LiveTopic>,
     from: Seq,
     to: Seq,
     last_first: Seq,

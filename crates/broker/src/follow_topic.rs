@@ -13,19 +13,21 @@ use gapless_core::{Cursor, GapNotice, GapReason, Position, Seq, Tally, Timestamp
 use gapless_journal::{Pending, ReadError, TopicReader};
 
 use crate::broker::Inner;
-use crate::cell::{Cell, headers};
 use crate::delivery::{Delivery, Messages};
 use crate::error::FollowError;
+use crate::live_topic::{LiveTopic, headers};
+use crate::recovery_memory::Reserved;
 use crate::subscription::Shared;
 
 /// A place in one topic.
 pub(crate) struct TopicFollower {
-    cell: Arc<Cell>,
+    cell: Arc<LiveTopic>,
     cursor: Cursor,
     position: Position,
-    /// History that is being read.
+    /// History that is being read, and the memory for its next step.
     reader: Option<TopicReader>,
-    /// What comes before anything else: a gap found when the subscription was made.
+    reserved: Option<Reserved>,
+    /// What comes before anything else: a gap found when the subscription began.
     ready: VecDeque<(Delivery, Position)>,
     handed_out: Position,
     recovering: bool,
@@ -58,12 +60,13 @@ struct Filtering {
 }
 
 impl TopicFollower {
-    pub(crate) fn new(cell: Arc<Cell>, cursor: Cursor, position: Position) -> Self {
+    pub(crate) fn new(cell: Arc<LiveTopic>, cursor: Cursor, position: Position) -> Self {
         Self {
             cell,
             cursor,
             position,
             reader: None,
+            reserved: None,
             ready: VecDeque::new(),
             handed_out: position,
             recovering: false,
@@ -131,7 +134,8 @@ impl TopicFollower {
                 continue;
             }
             if let Some(mut reader) = self.reader.take() {
-                let step = inner.recovery_memory.step(&inner.limits);
+                let reserve = || inner.recovery_memory.reserve(&inner.limits);
+                let step = self.reserved.get_or_insert_with(reserve).step();
                 let read = match inner.journal.poll_topic(&mut reader, step, context) {
                     Poll::Pending => {
                         self.reader = Some(reader);
@@ -143,7 +147,8 @@ impl TopicFollower {
                 continue;
             }
             if !self.look(inner, shared, context)? {
-                // Most wait for long; an empty queue is no cost of those.
+                // Most subscribers wait for long: an idle one must not keep an empty queue
+                // allocated.
                 self.ready = VecDeque::new();
                 return Poll::Pending;
             }
@@ -159,12 +164,15 @@ impl TopicFollower {
         reader: TopicReader,
         read: Result<Vec<Bytes>, ReadError>,
     ) -> Result<(), FollowError> {
+        // It counts as it was read from here on, or is dropped.
+        let _reserved = self.reserved.take();
         let from = self.cursor.next();
         let state = self.cell.lock();
         let still_kept = state.first() <= from && !state.gone;
         drop(state);
         if !still_kept {
-            // What was trimmed while it was read may not be handed out; looking tells.
+            // What was trimmed while it was read may not be handed out; the cursor's answer says
+            // so.
             return Ok(());
         }
         let parts = read.map_err(closed_or_read)?;
@@ -246,8 +254,8 @@ impl TopicFollower {
         reader: Option<TopicReader>,
     ) -> Result<(), FollowError> {
         let Some(run) = self.first_run((from, to_max), &parts, inner.clock.now()) else {
-            // Segments end before the tail begins: the topic was trimmed meanwhile, and the
-            // next look tells; or they are damaged, and then nothing may be skipped.
+            // Segments end before the tail begins: the topic was trimmed meanwhile, which the next
+            // look reports; or they are damaged, and then nothing may be skipped.
             if self.cell.lock().first() > from {
                 return Ok(());
             }

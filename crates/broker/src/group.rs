@@ -1,12 +1,12 @@
-//! A group as the broker holds it: its machine, its place in the source, and who waits.
+//! A group as the broker holds it: its machine, its place in the source, and its waiting members.
 //!
 //! One short lock around plain code; topics and the gathering frame are locked inside it,
-//! never the other way round. What the machine wants written down is put into the journal
-//! under the lock, so that the journal tells of changes in the order in which they were made.
+//! never the other way round. What the machine wants recorded is appended to the journal under the
+//! lock, so that the journal has the changes in the order in which they were made.
 //!
-//! Members pull. Who finds nothing leaves its waker and is woken when there may be more: one
-//! at a time, each waking the next while something is left. Who has as many as it may have
-//! waits for its own acks only.
+//! Members pull. A member that finds nothing leaves its waker and is woken when there may be more:
+//! one at a time, each waking the next while something is left. A member whose window is full waits
+//! for its own acks only.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -22,11 +22,11 @@ use gapless_core::{
 use gapless_journal::{Append, Ticket};
 
 use crate::broker::Inner;
-use crate::cell::{headers, lock};
 use crate::checked::after_group_step;
 use crate::dead_letters::Redriving;
 use crate::delivery::Delivery;
 use crate::error::{FollowError, GroupError, begin_error};
+use crate::live_topic::{headers, lock};
 use crate::read_ahead::{KeyHash, ReadAhead};
 use crate::reread::Rereading;
 use crate::subscription::{Follower, From, Shared};
@@ -42,7 +42,7 @@ pub(crate) struct GroupCell {
     pub(crate) id: TopicId,
     pub(crate) name: TopicName,
     state: Mutex<GroupState>,
-    /// Members that wait for something to take. Locked last, by whoever wakes.
+    /// Members that wait for something to take. Locked last, by the thread that wakes them.
     waiting: Mutex<VecDeque<(MemberId, Waker)>>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct MemberState {
     pub(crate) unread: Unread,
 }
 
-/// What a member is told beside messages.
+/// What a member receives beside messages.
 pub(crate) enum Notice {
     Gap(GapNotice),
     Active,
@@ -123,7 +123,7 @@ impl GroupCell {
         lock(&self.state)
     }
 
-    /// Locks a group for a caller that must be told when it was deleted meanwhile.
+    /// Locks a group for a caller that needs an error when it was deleted meanwhile.
     pub(crate) fn existing(&self) -> Result<MutexGuard<'_, GroupState>, GroupError> {
         let state = self.lock();
         if state.deleted { Err(GroupError::Unknown(self.name.clone())) } else { Ok(state) }
@@ -142,7 +142,7 @@ impl GroupCell {
         woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Wakes everybody, so that they see that the broker is closed.
+    /// Wakes all members, so that they see that the broker is closed.
     pub(crate) fn close(&self) {
         for member in self.lock().members.values_mut() {
             if let Some(waker) = member.full.take() {
@@ -161,7 +161,7 @@ impl GroupCell {
         }
     }
 
-    /// Gives up a member's place in the line. Tells whether it had one.
+    /// Gives up a member's place in the queue. Returns whether it had one.
     pub(crate) fn stop_waiting(&self, member: MemberId) -> bool {
         let mut waiting = lock(&self.waiting);
         let before = waiting.len();
@@ -191,7 +191,7 @@ impl Inner {
         self.group_step_as(group, state, step, durability)
     }
 
-    /// As [`Inner::group_step`]; the ticket tells when its changes are this durable.
+    /// As [`Inner::group_step`]; the ticket resolves when its changes are this durable.
     pub(crate) fn group_step_as(
         &self,
         group: &GroupCell,
@@ -280,7 +280,7 @@ impl Inner {
         }
     }
 
-    /// Tells members and listeners of a gap.
+    /// Notifies members and subscribers of events of a gap.
     fn tell_gap(&self, group: &GroupCell, state: &mut GroupState, stop: &Stop) {
         let notice = notice(stop);
         let members: Vec<MemberId> = state.members.keys().copied().collect();
@@ -330,7 +330,7 @@ impl Inner {
         self.timers.wake();
     }
 
-    /// Ends leases that ran out, and makes ready what is due.
+    /// Ends leases that expired, and makes ready what is due.
     pub(crate) fn tick_group(&self, group: &GroupCell, state: &mut GroupState, now: Timestamp) {
         while !state.deleted && state.machine.deadline().is_some_and(|due| due <= now) {
             let bytes = state.machine.tick_bytes_max();
@@ -356,6 +356,7 @@ impl Inner {
         let polled = match &mut source.follower {
             Follower::Topic(follower) => follower.poll(self, &source.shared, context),
             Follower::Pattern(follower) => follower.poll(self, &source.shared, context),
+            Follower::Named(follower) => follower.poll(self, &source.shared, context),
         };
         match polled {
             Poll::Pending => Poll::Pending,
@@ -364,7 +365,7 @@ impl Inner {
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(FollowError::Deleted(_))) => {
-                // Made anew it is another topic, which is found by its name.
+                // Created again it is another topic, which is found by its name.
                 self.leave_source(state);
                 Poll::Ready(Ok(()))
             }
@@ -379,8 +380,8 @@ impl Inner {
             let state = group.lock();
             (state.machine.settings().source.clone(), state.machine.frontier())
         };
-        // What is done may reach into positions that were skipped: up to the next message that
-        // is not. Nobody stands there, so it is read from before them.
+        // What is done may reach into positions that were skipped: up to the next message that is
+        // not. No cursor stands there, so reading begins before them.
         let jumps = self.journal.jumps();
         let mut at = place;
         while let Some(jump) = jumps.iter().find(|jump| jump.last < at && at < jump.next) {
@@ -392,7 +393,7 @@ impl Inner {
             std::mem::swap(&mut state.source, &mut source);
         }
         drop(state);
-        // The one before, or this one if somebody else was faster.
+        // The one before, or this one if another thread was faster.
         if let Some(source) = source {
             self.let_go(&source);
         }
@@ -429,6 +430,7 @@ impl Inner {
         match &source.follower {
             Follower::Topic(follower) => follower.leave(&source.shared),
             Follower::Pattern(follower) => follower.leave(self, &source.shared),
+            Follower::Named(follower) => follower.leave(self, &source.shared),
         }
     }
 
@@ -480,7 +482,7 @@ impl Inner {
                     Some(Follower::Topic(topic)) => {
                         floor.map(|floor| floor.max(topic.handed_out()))
                     }
-                    Some(Follower::Pattern(_)) | None => floor,
+                    Some(Follower::Pattern(_) | Follower::Named(_)) | None => floor,
                 };
                 let told = through.or(gap.positions.map(|(_, to)| to)).unwrap_or_default();
                 if through.is_some_and(|through| through <= state.machine.forgiven()) {
@@ -567,7 +569,7 @@ impl GroupState {
     }
 }
 
-/// A gap as members are told of it.
+/// A gap in the form that members receive.
 pub(crate) fn notice(stop: &Stop) -> GapNotice {
     GapNotice {
         topic: stop.topic.clone(),

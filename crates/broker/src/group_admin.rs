@@ -13,10 +13,10 @@ use gapless_core::{
 
 use crate::admin::{DELETION_BYTES_MAX, confirmed};
 use crate::broker::{Broker, Inner};
-use crate::cell::lock;
 use crate::dead_letters::{PREFIX, dead_name};
 use crate::error::{GroupError, begin_error};
 use crate::group::{GroupCell, GroupState, MemberState};
+use crate::live_topic::lock;
 use crate::member::{Member, MemberHandle};
 use crate::unread::Unread;
 

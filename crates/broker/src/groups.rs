@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use gapless_core::{Timestamp, TopicId, TopicName};
 
-use crate::cell::lock;
 use crate::group::GroupCell;
+use crate::live_topic::lock;
 
 /// All groups of a broker.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::broker::Inner;
-use crate::cell::lock;
+use crate::live_topic::lock;
 
 /// The `nice` value of this thread: when the processors are busy, threads that publish, flush and
 /// deliver go first. It still gets a tenth of what one of them gets, and when it falls behind for
@@ -65,6 +65,7 @@ impl Inner {
         self.metrics.delayed.set(self.delayed_len() as f64);
         self.metrics.volatile_bytes.set(self.volatile_bytes.load(Ordering::Relaxed) as f64);
         self.metrics.cell_bytes.set(self.cell_bytes.load(Ordering::Relaxed) as f64);
+        self.metrics.recovery_bytes.set(self.recovery_memory.used() as f64);
         let stats = self.journal.stats();
         let steps = stats.time_steps_back;
         if self.clock_steps_told.swap(steps, Ordering::Relaxed) < steps {

@@ -34,6 +34,8 @@ pub struct Limits {
     /// Bytes that wait for all subscribers of volatile subjects together; past it each keeps only
     /// its newest message, and gets a gap notice.
     pub mailboxes_bytes_max: usize,
+    /// Delivery reports that may be open: each costs some 300 bytes and 100 for each subscriber.
+    pub reports_max: usize,
     /// Messages that may wait for their time, over all topics: each costs some 60 bytes.
     pub delayed_max: usize,
     /// How far ahead a message may be delayed.
@@ -69,6 +71,7 @@ impl Default for Limits {
             volatile_topic_bytes_max: 4 * 1024 * 1024,
             volatile_bytes_max: 512 * 1024 * 1024,
             mailboxes_bytes_max: 512 * 1024 * 1024,
+            reports_max: 65_536,
             delayed_max: 10_000_000,
             delay_max: Duration::from_secs(366 * 24 * 60 * 60),
             groups_max: 100_000,

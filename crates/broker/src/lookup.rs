@@ -11,8 +11,8 @@ use gapless_core::{AHEAD_MAX, Batch, Delivered, Position, Seq, Timestamp, TopicN
 use gapless_journal::{Pending, ReadError, without};
 
 use crate::broker::{Broker, Inner};
-use crate::cell::{Cell, batches};
 use crate::error::TopicError;
+use crate::live_topic::{LiveTopic, batches};
 use crate::subscription::NOTHING_SEEN;
 
 impl Broker {
@@ -21,7 +21,7 @@ impl Broker {
     /// # Errors
     /// When there is no such topic, or history cannot be read.
     pub fn latest(&self, topic: &TopicName, key: &[u8]) -> Result<Option<Delivered>, TopicError> {
-        let cell = self.inner.cell(topic)?;
+        let cell = self.inner.live_topic(topic)?;
         let newest = self.inner.latest_of_key(&cell, key)?;
         match newest {
             Some((seq, false)) => Ok(self.inner.read_one(&cell, seq)?),
@@ -34,14 +34,14 @@ impl Broker {
     /// # Errors
     /// When there is no such topic, or history cannot be read.
     pub fn read(&self, topic: &TopicName, seq: Seq) -> Result<Option<Delivered>, TopicError> {
-        let cell = self.inner.cell(topic)?;
+        let cell = self.inner.live_topic(topic)?;
         Ok(self.inner.read_one(&cell, seq)?)
     }
 }
 
 /// Where the messages of a topic are. The count of evictions shows whether that still holds later:
 /// what was in memory when segments were searched may have moved to them meanwhile.
-fn first_and_tail(cell: &Cell) -> (Seq, Seq, u32) {
+fn first_and_tail(cell: &LiveTopic) -> (Seq, Seq, u32) {
     let state = cell.lock();
     let view = state.view();
     (view.first, view.tail, state.evictions)
@@ -60,7 +60,7 @@ impl Inner {
     /// The seq of the newest message of a key, and whether it removes the key.
     pub(crate) fn latest_of_key(
         &self,
-        cell: &Cell,
+        cell: &LiveTopic,
         key: &[u8],
     ) -> Result<Option<(Seq, bool)>, ReadError> {
         let hash = self.journal.key_hash(key);
@@ -85,7 +85,11 @@ impl Inner {
     }
 
     /// The message of this seq, if it may be read.
-    pub(crate) fn read_one(&self, cell: &Cell, seq: Seq) -> Result<Option<Delivered>, ReadError> {
+    pub(crate) fn read_one(
+        &self,
+        cell: &LiveTopic,
+        seq: Seq,
+    ) -> Result<Option<Delivered>, ReadError> {
         let Some(batch) = self.batch_at(cell, seq)? else { return Ok(None) };
         let now = self.clock.now();
         let found = batch.records().find(|record| batch.seq_of(record) == seq);
@@ -103,7 +107,7 @@ impl Inner {
     }
 
     /// The batch that accounts for this seq, if it is kept and visible.
-    pub(crate) fn batch_at(&self, cell: &Cell, seq: Seq) -> Result<Option<Batch>, ReadError> {
+    pub(crate) fn batch_at(&self, cell: &LiveTopic, seq: Seq) -> Result<Option<Batch>, ReadError> {
         if seq < cell.lock().first() {
             return Ok(None);
         }
@@ -112,7 +116,7 @@ impl Inner {
 
     /// The batch that accounts for this seq, if it is visible and not below the floor as it
     /// is written down, even if retention by count has let it go already.
-    pub(crate) fn stored_at(&self, cell: &Cell, seq: Seq) -> Result<Option<Batch>, ReadError> {
+    pub(crate) fn stored_at(&self, cell: &LiveTopic, seq: Seq) -> Result<Option<Batch>, ReadError> {
         let parts = {
             let state = cell.lock();
             let view = state.view();
@@ -133,7 +137,7 @@ impl Inner {
     /// there is none yet.
     pub(crate) fn seq_at_time(
         &self,
-        cell: &Cell,
+        cell: &LiveTopic,
         time: Timestamp,
     ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
         let (first, tail, evictions) = first_and_tail(cell);
@@ -164,7 +168,7 @@ impl Inner {
     /// The first seq of a topic after a position.
     pub(crate) fn seq_after(
         &self,
-        cell: &Cell,
+        cell: &LiveTopic,
         position: Position,
     ) -> Result<Option<Seq>, ReadError> {
         // From the floor as recorded: what retention by count has removed already lies between, and
@@ -190,7 +194,11 @@ impl Inner {
     }
 
     /// A position with all before `next` up to it, and the others behind it.
-    pub(crate) fn position_before(&self, cell: &Cell, next: Seq) -> Result<Position, ReadError> {
+    pub(crate) fn position_before(
+        &self,
+        cell: &LiveTopic,
+        next: Seq,
+    ) -> Result<Position, ReadError> {
         let (visible, end, floor) = {
             let state = cell.lock();
             // A subscriber that begins before the floor gets a gap notice; until then it has seen
@@ -218,7 +226,7 @@ impl Inner {
     /// The parts with only those messages that are the newest of their key.
     pub(crate) fn newest_of_keys(
         &self,
-        cell: &Arc<Cell>,
+        cell: &Arc<LiveTopic>,
         parts: Vec<Bytes>,
         to: Seq,
     ) -> Result<Vec<Bytes>, ReadError> {

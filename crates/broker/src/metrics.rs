@@ -38,6 +38,7 @@ pub(crate) struct Metrics {
     journal_flushes: Counter,
     pub(crate) volatile_bytes: Gauge,
     pub(crate) cell_bytes: Gauge,
+    pub(crate) recovery_bytes: Gauge,
     tail_bytes: Gauge,
     waiting_bytes: Gauge,
     segments: Gauge,
@@ -112,6 +113,10 @@ impl Default for Metrics {
             ),
             volatile_bytes: level("gapless_volatile_bytes", "Bytes that volatile topics keep."),
             cell_bytes: level("gapless_cell_bytes", "Bytes of named cells."),
+            recovery_bytes: level(
+                "gapless_recovery_bytes",
+                "Bytes of history in memory that are not delivered yet.",
+            ),
             tail_bytes: level(
                 "gapless_journal_tail_bytes",
                 "Bytes of the newest entries in memory.",

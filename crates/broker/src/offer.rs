@@ -7,8 +7,8 @@ use gapless_core::{
     RejectReason, Seq, Timestamp,
 };
 
-use crate::cell::CellState;
 use crate::checked::after_topic_step;
+use crate::live_topic::LiveTopicState;
 use crate::publish::Publishing;
 
 /// What the records of a publish are answered.
@@ -34,7 +34,7 @@ pub(crate) struct Numbers {
 pub(crate) fn offer(
     records: &Records,
     (expect, key_last): (Option<Expect>, Option<Seq>),
-    state: &mut CellState,
+    state: &mut LiveTopicState,
     now: Timestamp,
 ) -> Result<Numbers, RejectReason> {
     let ids: Vec<(u32, &[u8])> =
@@ -53,6 +53,21 @@ pub(crate) fn offer(
         }
     }
     Ok(numbers)
+}
+
+/// Which of these messages an offer would find to be known; `None` if nothing of it can be new.
+/// Nothing is changed.
+pub(crate) fn preview(
+    records: &Records,
+    (expect, key_last): (Option<Expect>, Option<Seq>),
+    state: &LiveTopicState,
+    now: Timestamp,
+) -> Option<Numbers> {
+    let ids = if records.flags & FLAG_IDS == 0 { Vec::new() } else { ids_of(records) };
+    let known = state.machine.preview(now, &ids, expect, key_last)?;
+    let known = known.into_iter().map(|index| (index, Seq(0))).collect();
+    let numbers = Numbers { count: records.count, first: Seq(0), known };
+    (!numbers.all_known()).then_some(numbers)
 }
 
 impl Numbers {

@@ -1,9 +1,9 @@
 //! Publishing: from messages to an ack.
 //!
-//! The records are made and their checksum computed before any lock. Then, under the
-//! topic's lock and in one place of the journal's frame, the topic decides and the numbers
-//! are given. Several topics, cells and delayed messages can share that one place: they
-//! are there together after a crash or not at all.
+//! The records are encoded and their checksum computed before any lock. Then, under the topic's
+//! lock and in one place of the journal's frame, the topic decides and the numbers are assigned.
+//! Several topics, cells and delayed messages can share that one place: they are there together
+//! after a crash or not at all.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,18 +19,19 @@ use gapless_core::{
 use gapless_journal::Ticket;
 
 use crate::broker::Broker;
-use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::commit::Prepared;
 use crate::error::unconfirmed;
 use crate::group::GroupCell;
+use crate::live_topic::LiveTopic;
 use crate::member::MemberHandle;
 use crate::offer::Acks;
+use crate::report::Reporting;
 
 /// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
 /// accepted or refused already; what is left is that it becomes durable. Dropping it does
 /// not take the message back.
-#[must_use = "the ack tells whether the message was taken"]
+#[must_use = "the ack says whether the message was accepted"]
 pub struct Publishing {
     pub(crate) acks: Vec<PublishAck>,
     /// By the index of a part: which of its messages were there already, and under what seq.
@@ -38,9 +39,12 @@ pub struct Publishing {
     pub(crate) result: Result<(), PubSubError>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) timing: Option<Timing>,
+    pub(crate) report: Option<Reporting>,
+    /// Whether it is of something that lives in memory only.
+    pub(crate) volatile: bool,
 }
 
-/// When a publish began, and where to tell how long it took.
+/// When a publish began, and where to record how long it took.
 pub(crate) struct Timing {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) seconds: metrics::Histogram,
@@ -50,7 +54,15 @@ pub(crate) struct Timing {
 impl Publishing {
     /// Without any ack yet.
     pub(crate) fn new() -> Self {
-        Self { acks: Vec::new(), known: Vec::new(), result: Ok(()), ticket: None, timing: None }
+        Self {
+            acks: Vec::new(),
+            known: Vec::new(),
+            result: Ok(()),
+            ticket: None,
+            timing: None,
+            report: None,
+            volatile: false,
+        }
     }
 
     pub(crate) fn failed(error: PubSubError) -> Self {
@@ -81,13 +93,24 @@ impl Publishing {
         self.acks.iter().find_map(|ack| ack.rejected().copied())
     }
 
+    /// Whether it was refused because the journal is full, so that it may be tried again after
+    /// [`Broker::room`].
+    pub fn needs_room(&self) -> bool {
+        self.rejected_with() == Some(RejectReason::QueueFull) && !self.volatile
+    }
+
     /// Which messages of a part were there already, by ascending index, each with its seq.
     pub fn known(&self, part: usize) -> &[(u32, Seq)] {
         let found = self.known.iter().find(|(at, _)| *at == part);
         found.map_or(&[], |(_, known)| known)
     }
 
-    /// As [`Publishing::all`], for those who poll.
+    /// The report of who takes it, if one was asked for and it was accepted.
+    pub fn take_report(&mut self) -> Option<Reporting> {
+        self.report.take()
+    }
+
+    /// As [`Publishing::all`], for callers that poll.
     pub fn poll_all(
         &mut self,
         context: &mut Context<'_>,
@@ -96,20 +119,20 @@ impl Publishing {
         done.map(|done| done.map(|()| std::mem::take(&mut self.acks)))
     }
 
-    /// Whether it waits for a flush that nobody is at.
+    /// Whether it needs a flush and no thread is leading one.
     pub fn may_lead(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::may_lead)
     }
 
-    /// Makes it durable in this thread, unless somebody else is at it: faster than awaiting it
-    /// for one who has nothing else to do, but it blocks.
+    /// Makes it durable in this thread, unless another thread is already flushing: faster than
+    /// awaiting it for a caller that has nothing else to do, but it blocks.
     pub fn lead(&self) {
         if let Some(ticket) = &self.ticket {
             ticket.lead();
         }
     }
 
-    /// Blocks until the ack is there. Flushes in this thread if nobody else does.
+    /// Blocks until the ack is known. Flushes in this thread if no other thread does.
     ///
     /// # Errors
     /// When the system is in trouble; [`PubSubError::fate`] says what became of it.
@@ -188,7 +211,7 @@ pub struct Atomic {
     pub(crate) parts: Vec<Part>,
     pub(crate) cells: Vec<(Bytes, Option<Bytes>)>,
     pub(crate) expected: Vec<(Bytes, ExpectCell)>,
-    pub(crate) delay_done: Option<(Arc<Cell>, Seq, bool)>,
+    pub(crate) delay_done: Option<(Arc<LiveTopic>, Seq, bool)>,
     pub(crate) groups: Vec<(Arc<GroupCell>, GroupPart)>,
     /// Topics of the system may be written: a subsystem does it.
     pub(crate) system: bool,
@@ -200,7 +223,7 @@ pub(crate) enum GroupPart {
     Ack { member: MemberId, leases: Vec<Lease> },
     /// These are dead letters now.
     Buried(Vec<(Position, Position)>),
-    /// These dead letters were driven again or removed.
+    /// These dead letters were redriven or removed.
     LettersEnded(Vec<(Seq, Seq)>),
 }
 
@@ -278,8 +301,8 @@ impl Atomic {
         self
     }
 
-    /// Makes all of this depend on what a cell is before it: if it is something else, nothing
-    /// is done, and the answer is [`RejectReason::ExpectedCell`].
+    /// Makes all of this conditional on the present value of a cell: if it is another value,
+    /// nothing is done, and the answer is [`RejectReason::ExpectedCell`].
     #[must_use]
     pub fn expect_cell(mut self, name: impl Into<Bytes>, expect: ExpectCell) -> Self {
         self.expected.push((name.into(), expect));
@@ -362,7 +385,7 @@ impl Broker {
         records: Records,
         options: &PublishOptions,
     ) -> Option<Publishing> {
-        if options.expect.is_some() {
+        if options.expect.is_some() || options.report {
             return None;
         }
         let publishing = self.publish_with(topic, records, Acks::Each, options);
@@ -379,7 +402,8 @@ impl Broker {
         if topic.is_system() {
             return self.inner.refuse(topic, RejectReason::InvalidTopic, acks);
         }
-        if !options.is_in_force() {
+        let for_cluster = !options.is_in_force();
+        if for_cluster && self.inner.spread.get().is_none() {
             return self.inner.refuse(topic, RejectReason::NotSupported, acks);
         }
         if self.inner.is_closed() {
@@ -387,6 +411,9 @@ impl Broker {
         }
         match self.inner.topics.find(topic) {
             Some(cell) if cell.lock().is_durable() => {
+                if for_cluster || options.report {
+                    return self.inner.refuse(topic, RejectReason::NotSupported, acks);
+                }
                 let part = Prepared::new(cell, records, options.expect).acked(acks);
                 self.inner.commit(&mut [part], &Atomic::default(), options)
             }

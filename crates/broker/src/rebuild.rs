@@ -1,9 +1,9 @@
-//! The state above a store whose manifest or checkpoint is lost, put together again from what
-//! segments and log still tell.
+//! The state above a store whose manifest or checkpoint is lost, rebuilt from what segments and log
+//! still hold.
 //!
 //! With a checkpoint it is all there, and nothing here is needed. Without one the log may begin
-//! in the middle: topics that only their messages tell of get a name that says so, and the
-//! default settings. What was lost is told by name.
+//! in the middle: topics of which only messages are left get a name that says so, and the default
+//! settings. What was lost is reported by name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -47,7 +47,7 @@ impl fmt::Display for Recovered {
             write!(f, "\nthe name and the settings of a topic are lost; it is now {name}")?;
         }
         for id in &self.groups_lost {
-            write!(f, "\nthe log tells of group {id}, but not how it began; it is lost")?;
+            write!(f, "\nthe log has changes of group {id}, but not its creation; it is lost")?;
         }
         Ok(())
     }
@@ -82,7 +82,7 @@ struct Rebuilding {
 }
 
 impl Rebuilding {
-    /// Makes room for a topic that nothing names.
+    /// Adds a topic that nothing names.
     fn add_nameless(&mut self, id: TopicId, first: Seq) -> Result<(), String> {
         let name =
             TopicName::parse(&format!("{NAMELESS}{id}")).map_err(|error| error.to_string())?;
@@ -109,7 +109,7 @@ impl Rebuilding {
         Ok(())
     }
 
-    /// Gives a topic its name and settings, whatever is known of its messages.
+    /// Gives a topic its name and settings, also if its messages are known already.
     fn name_topic(&mut self, entry: &Entry) -> Result<(), String> {
         let id = entry.header.topic;
         let (name, settings) = take_named(&mut &entry.body()[..])?;

@@ -24,10 +24,10 @@ use gapless_journal::layout::Folder;
 use gapless_journal::{ItemWriter, Lsn, OpenError, Policy, Recover, State};
 
 use crate::broker::Inner;
-use crate::cell::{Cell, CellState, lock};
 use crate::delayed::{delayed_name, due_of};
 use crate::group::GroupCell;
 use crate::groups::Groups;
+use crate::live_topic::{LiveTopic, LiveTopicState, lock};
 use crate::topics::Topics;
 
 const ITEM_TOPIC: u8 = 1;
@@ -88,7 +88,7 @@ impl State for Inner {
 /// Writes all items of a checkpoint. Cells are taken when it is their turn.
 pub(crate) fn write_items(
     last_id: TopicId,
-    topics: &[Arc<Cell>],
+    topics: &[Arc<LiveTopic>],
     groups: &[Arc<GroupCell>],
     cells: impl FnOnce() -> Cells,
     write: &mut ItemWriter<'_>,
@@ -123,15 +123,15 @@ pub(crate) fn write_items(
     Ok(())
 }
 
-/// A topic as an item. Of a volatile one only its settings are kept: it begins anew, empty.
-fn topic_item(cell: &Cell) -> Option<Vec<u8>> {
+/// A topic as an item. Of a volatile one only its settings are kept: it starts empty.
+fn topic_item(cell: &LiveTopic) -> Option<Vec<u8>> {
     let state = cell.lock();
     if state.deleted {
         return None;
     }
     if !state.is_durable() {
         let empty =
-            Cell::new(cell.id, cell.name.clone(), Arc::clone(&state.settings), Arc::default());
+            LiveTopic::new(cell.id, cell.name.clone(), Arc::clone(&state.settings), Arc::default());
         let mut fresh = empty.lock();
         fresh.as_of = state.as_of;
         return Some(encode_topic(cell, &fresh));
@@ -139,7 +139,7 @@ fn topic_item(cell: &Cell) -> Option<Vec<u8>> {
     Some(encode_topic(cell, &state))
 }
 
-fn encode_topic(cell: &Cell, state: &CellState) -> Vec<u8> {
+fn encode_topic(cell: &LiveTopic, state: &LiveTopicState) -> Vec<u8> {
     let mut item = vec![ITEM_TOPIC];
     item.put_u64_le(cell.id.0);
     item.put_u64_le(state.as_of.0);
@@ -200,10 +200,10 @@ pub(crate) struct Recovering {
     /// deleted while the checkpoint was taken, so the log must hold their deletion too.
     unknown: BTreeSet<TopicId>,
     /// Topics that are in no item and that the log has settings for: they were created there, or
-    /// given other settings and deleted while the checkpoint was taken. What they hold tells.
+    /// given other settings and deleted while the checkpoint was taken. Their content shows which.
     set_by_log: BTreeSet<TopicId>,
-    /// Topics and groups whose deletion the log holds. Numbers are never given twice, so
-    /// whatever follows it belongs to nothing: earlier versions wrote such changes of groups.
+    /// Topics and groups whose deletion the log holds. Numbers are never given twice, so changes
+    /// that follow it belong to nothing: earlier versions wrote such changes of groups.
     pub(crate) deleted: BTreeSet<TopicId>,
     /// The highest number that was given when the checkpoint was taken.
     numbered: TopicId,
@@ -233,7 +233,7 @@ impl Recovering {
         let waiting = take_varint(rest).ok_or_else(short)?;
         let cell = self.add_topic(id, name, settings);
         let mut state = cell.lock();
-        // Everything that an item tells of was flushed before the item counted.
+        // Everything that an item records was flushed before the item became valid.
         let last = machine.last();
         state.machine = machine;
         if last > state.machine.settled() {
@@ -257,11 +257,11 @@ impl Recovering {
         id: TopicId,
         name: TopicName,
         settings: TopicSettings,
-    ) -> Arc<Cell> {
+    ) -> Arc<LiveTopic> {
         let settings = self.topics.share(settings);
         let trims = Arc::clone(&self.topics.trims);
         let is_delayed = name == delayed_name();
-        let cell = Arc::new(Cell::new(id, name, settings, trims));
+        let cell = Arc::new(LiveTopic::new(id, name, settings, trims));
         if is_delayed {
             cell.lock().hold_delayed();
         }
@@ -274,7 +274,7 @@ impl Recovering {
         let body = entry.body();
         let (name, settings) = take_named(&mut &body[..])?;
         let id = entry.header.topic;
-        // Its creation would have come before whatever made it unknown.
+        // Its creation would have come before the entries that were lost.
         if self.deleted.contains(&id) || self.unknown.contains(&id) {
             return Ok(());
         }
@@ -302,7 +302,8 @@ impl Recovering {
             return Ok(());
         };
         let bytes = entry.bytes.clone();
-        let batch = Batch::new(entry).ok_or_else(|| "a batch is no batch".to_owned())?;
+        let batch = Batch::new(entry)
+            .ok_or_else(|| "an entry that should be a batch is not valid".to_owned())?;
         let mut state = cell.lock();
         if header.last_position() > state.as_of {
             let mut ids: Vec<(u32, &[u8])> = Vec::new();
@@ -430,7 +431,7 @@ impl Recover for Recovering {
                 let as_of = Position(take_number(&mut rest)?);
                 self.replay_group(id, as_of, rest)
             }
-            kind => Err(format!("item of kind {kind} was made by a newer program")),
+            kind => Err(format!("item of kind {kind} was written by a newer program")),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The memory of history that was read and is not delivered yet, over all subscribers.
 //!
-//! A step counts from when it is handed out until the last part of it is dropped, which is when it
+//! A step counts from when it is asked for until the last part of it is dropped, which is when it
 //! was sent: a subscriber that takes nothing holds its step. With it count the steps that are read
 //! ahead. A step is as large as it leaves free for others, so those that hold theirs for long
 //! leave something for the next. When nothing is left, steps are as small as is worth reading:
@@ -33,18 +33,37 @@ impl RecoveryMemory {
     }
 
     /// How many bytes a subscriber reads in one go.
-    pub(crate) fn step(&self, limits: &Limits) -> usize {
+    fn step(&self, limits: &Limits) -> usize {
         let free = limits.recovery_bytes_max.saturating_sub(self.used());
         (free / (2 * STEPS_COUNTED)).max(STEP_BYTES_MIN).min(limits.history_step_bytes)
     }
 
+    /// Counts a step that is about to be read, until it is counted as it was read, or is not wanted
+    /// any more: many that begin together do not all get what is free.
+    pub(crate) fn reserve(self: &Arc<Self>, limits: &Limits) -> Reserved {
+        Reserved(self.add(self.step(limits) * STEPS_COUNTED))
+    }
+
+    fn add(self: &Arc<Self>, bytes: usize) -> Arc<CountedStep> {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        Arc::new(CountedStep { bytes, memory: Arc::clone(self) })
+    }
+
     /// Counts a step that is handed out, until all parts of it are dropped.
     pub(crate) fn count(self: &Arc<Self>, parts: Vec<Bytes>) -> Vec<Bytes> {
-        let bytes = parts.iter().map(Bytes::len).sum::<usize>() * STEPS_COUNTED;
-        self.used.fetch_add(bytes, Ordering::Relaxed);
-        let step = Arc::new(CountedStep { bytes, memory: Arc::clone(self) });
+        let step = self.add(parts.iter().map(Bytes::len).sum::<usize>() * STEPS_COUNTED);
         let counted = |bytes| Bytes::from_owner(Part { bytes, _step: Arc::clone(&step) });
         parts.into_iter().map(counted).collect()
+    }
+}
+
+/// A step that is being read.
+pub(crate) struct Reserved(Arc<CountedStep>);
+
+impl Reserved {
+    /// How many bytes it may have.
+    pub(crate) fn step(&self) -> usize {
+        self.0.bytes / STEPS_COUNTED
     }
 }
 
@@ -94,6 +113,18 @@ mod tests {
         drop(first);
         assert!(memory.used() < before && memory.step(&limits) > STEP_BYTES_MIN);
         drop(held);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn m6_many_that_begin_to_read_together_do_not_all_get_what_is_free() {
+        let limits = Limits { recovery_bytes_max: 16 * 1024 * 1024, ..Limits::default() };
+        let memory = Arc::new(RecoveryMemory::default());
+        let began: Vec<Reserved> = (0..100).map(|_| memory.reserve(&limits)).collect();
+        assert_eq!((began[0].step(), began[99].step()), (1024 * 1024, STEP_BYTES_MIN));
+        let smallest = STEPS_COUNTED * STEP_BYTES_MIN;
+        assert!(memory.used() <= limits.recovery_bytes_max + 100 * smallest);
+        drop(began);
         assert_eq!(memory.used(), 0);
     }
 }

@@ -17,8 +17,8 @@ use gapless_core::{GapReason, MemberId, Seq, TopicId, TopicName};
 use gapless_journal::{Pending, ReadError};
 
 use crate::broker::Inner;
-use crate::cell::{Cell, headers, lock};
 use crate::group::{GroupCell, GroupState};
+use crate::live_topic::{LiveTopic, headers, lock};
 use crate::read_ahead::last_seq;
 
 /// Bytes read in one go, at most.
@@ -124,7 +124,7 @@ impl Inner {
     fn reread(
         &self,
         state: &mut GroupState,
-        cell: &Cell,
+        cell: &LiveTopic,
         from: Seq,
         parts: Vec<Bytes>,
     ) -> Result<Reread, ReadError> {

@@ -12,8 +12,8 @@ use gapless_journal::{ReadError, Ticket};
 
 use crate::admin::confirmed;
 use crate::broker::{Broker, Inner};
-use crate::cell::{Cell, lock};
 use crate::error::{TopicError, begin_error};
+use crate::live_topic::{LiveTopic, lock};
 
 impl Broker {
     /// Removes all messages below `below`, for ever. Returns what was removed.
@@ -24,7 +24,7 @@ impl Broker {
         if topic.is_system() {
             return Err(TopicError::System(topic.clone()));
         }
-        let cell = self.inner.cell(topic)?;
+        let cell = self.inner.live_topic(topic)?;
         let next = cell.lock().next();
         if below > next {
             return Err(TopicError::Ahead { wanted: below, next });
@@ -41,7 +41,7 @@ impl Inner {
     /// Raises a topic's floor. No caller waits for it: if it is lost, it is raised again.
     pub(crate) fn trim(
         &self,
-        cell: &Arc<Cell>,
+        cell: &Arc<LiveTopic>,
         below: Seq,
         reason: GapReason,
         now: Timestamp,
@@ -52,7 +52,7 @@ impl Inner {
     /// Raises a topic's floor; the ticket resolves when that is durable.
     fn begin_trim(
         &self,
-        cell: &Arc<Cell>,
+        cell: &Arc<LiveTopic>,
         below: Seq,
         reason: GapReason,
         now: Timestamp,
@@ -118,7 +118,7 @@ impl Inner {
 
     /// The first seq that a reader may be handed: past its age a message is gone before the
     /// floor rises over it (C4).
-    pub(crate) fn first_kept(&self, cell: &Cell, now: Timestamp) -> Result<Seq, ReadError> {
+    pub(crate) fn first_kept(&self, cell: &LiveTopic, now: Timestamp) -> Result<Seq, ReadError> {
         let first = cell.lock().first();
         Ok(self.first_young(cell, now)?.map_or(first, |(young, _)| young.max(first)))
     }
@@ -127,7 +127,7 @@ impl Inner {
     /// past it.
     fn first_young(
         &self,
-        cell: &Cell,
+        cell: &LiveTopic,
         now: Timestamp,
     ) -> Result<Option<(Seq, Timestamp)>, ReadError> {
         let age = {
@@ -147,7 +147,11 @@ impl Inner {
 
     /// Raises the floor over what is past its age. Only the keeper does so, and those who change
     /// a topic's settings: for readers it is gone already.
-    pub(crate) fn enforce_age(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), ReadError> {
+    pub(crate) fn enforce_age(
+        &self,
+        cell: &Arc<LiveTopic>,
+        now: Timestamp,
+    ) -> Result<(), ReadError> {
         {
             let mut state = cell.lock();
             let oldest = state.oldest_time;
@@ -190,7 +194,11 @@ impl Inner {
     }
 
     /// Carries out retention by bytes and by count.
-    pub(crate) fn enforce_size(&self, cell: &Arc<Cell>, now: Timestamp) -> Result<(), TopicError> {
+    pub(crate) fn enforce_size(
+        &self,
+        cell: &Arc<LiveTopic>,
+        now: Timestamp,
+    ) -> Result<(), TopicError> {
         let (first, settings) = {
             let state = cell.lock();
             (state.first(), Arc::clone(&state.settings))
@@ -206,7 +214,7 @@ impl Inner {
     }
 
     /// The first seq that is kept when retention has done all it is to do.
-    pub(crate) fn first_to_stay(&self, cell: &Cell, now: Timestamp) -> Result<Seq, ReadError> {
+    pub(crate) fn first_to_stay(&self, cell: &LiveTopic, now: Timestamp) -> Result<Seq, ReadError> {
         let first = self.first_kept(cell, now)?;
         let bytes_max = cell.lock().settings.retention.bytes;
         match bytes_max {
@@ -216,7 +224,12 @@ impl Inner {
     }
 
     /// The seq from which on the topic has at most `bytes_max`; its newest batch stays.
-    fn floor_by_bytes(&self, cell: &Cell, first: Seq, bytes_max: u64) -> Result<Seq, ReadError> {
+    fn floor_by_bytes(
+        &self,
+        cell: &LiveTopic,
+        first: Seq,
+        bytes_max: u64,
+    ) -> Result<Seq, ReadError> {
         let (tail, tail_bytes, evictions) = {
             let state = cell.lock();
             let gone = state.batches().take_while(|batch| batch.last() < first);
@@ -255,7 +268,7 @@ impl Inner {
     /// How many bytes of a topic are in segments and not in memory too.
     pub(crate) fn bytes_in_segments(
         &self,
-        cell: &Cell,
+        cell: &LiveTopic,
         first: Seq,
         tail: Seq,
     ) -> Result<u64, ReadError> {

@@ -4,6 +4,9 @@
 //! mailbox: bounded, sharing the bytes with all others. When it is full the oldest messages are
 //! dropped, and the subscriber gets a gap notice. Matching goes through the trie, so that a million
 //! patterns are not scanned.
+//!
+//! A mail may carry a receipt: who is to learn that it was taken. Receipts are settled by the
+//! caller, after the lock of the mailbox.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -11,27 +14,42 @@ use std::sync::atomic::{self, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::Waker;
 
+use gapless_core::cluster::EndReason;
 use gapless_core::{Batch, Pattern, Position, SubscriptionIndex, TopicName};
 
-use crate::cell::lock;
 use crate::limits::Limits;
+use crate::live_topic::lock;
+use crate::named::Lost;
+use crate::report::{Receipt, Report};
 
 /// Messages for which an empty mailbox keeps capacity: enough for a subscriber that keeps up. The
 /// room of a burst is given back, as most are idle after it.
 const ROOM_KEPT: usize = 8;
 
 /// What lies in a mailbox.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Mail {
     pub(crate) subject: TopicName,
     pub(crate) batch: Batch,
+    pub(crate) receipt: Option<Box<Receipt>>,
 }
 
 /// Messages that were dropped because the mailbox was full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Overflow {
     pub(crate) from: Position,
     pub(crate) to: Position,
+    /// Which of them their senders numbered.
+    pub(crate) lost: Vec<Lost>,
+}
+
+/// What comes out of a mailbox.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Mail(Mail),
+    Overflow(Overflow),
+    /// It was ended; nothing comes after this.
+    Ended(EndReason),
 }
 
 /// The mail of one subscriber.
@@ -55,11 +73,23 @@ struct MailboxState {
     bytes: usize,
     messages: usize,
     overflow: Option<Overflow>,
+    ended: Option<EndReason>,
     waker: Option<Waker>,
 }
 
 impl Mailbox {
-    fn put(&self, mail: Mail, limits: &Limits) -> Option<Waker> {
+    pub(crate) fn new(total: &Arc<AtomicUsize>) -> Arc<Self> {
+        Arc::new(Self { inner: Mutex::default(), total: Arc::clone(total) })
+    }
+
+    /// Puts a mail behind the others. What is dropped for it and has a ticket goes to `dropped`, to
+    /// be settled when no lock is held.
+    pub(crate) fn put(
+        &self,
+        mail: Mail,
+        limits: &Limits,
+        dropped: &mut Vec<Receipt>,
+    ) -> Option<Waker> {
         let mut state = lock(&self.inner);
         let bytes = mail.batch.bytes().len();
         state.bytes += bytes;
@@ -70,24 +100,45 @@ impl Mailbox {
             || total > limits.mailboxes_bytes_max
             || state.messages > limits.mailbox_messages_max)
             && state.mail.len() > 1
-            && let Some(lost) = state.mail.pop_front()
+            && let Some(gone) = state.mail.pop_front()
         {
-            let header = lost.batch.header();
-            let bytes = lost.batch.bytes().len();
+            let header = *gone.batch.header();
+            let bytes = gone.batch.bytes().len();
             state.bytes -= bytes;
             total = self.total.fetch_sub(bytes, atomic::Ordering::Relaxed) - bytes;
             state.messages -= header.count as usize;
-            let from = state.overflow.map_or(header.position, |overflow| overflow.from);
-            state.overflow = Some(Overflow { from, to: header.last_position() });
+            let (from, to) = (header.position, header.last_position());
+            let none = || Overflow { from, to, lost: Vec::new() };
+            let overflow = state.overflow.get_or_insert_with(none);
+            overflow.to = to;
+            let Some(receipt) = gone.receipt else { continue };
+            match receipt.numbered() {
+                Some(lost) => lost.add_to(&mut overflow.lost, gone.subject, header.count.into()),
+                None => dropped.push(*receipt),
+            }
         }
         state.waker.take()
     }
 
+    /// Lets nothing more come out of it.
+    pub(crate) fn end(&self, reason: EndReason) {
+        lock(&self.inner).ended.get_or_insert(reason);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        let waker = lock(&self.inner).waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
     /// What has come, oldest first, or leaves the waker.
-    pub(crate) fn take(&self, waker: &Waker) -> Option<Result<Mail, Overflow>> {
+    pub(crate) fn take(&self, waker: &Waker) -> Option<Taken> {
         let mut state = lock(&self.inner);
+        if let Some(reason) = &state.ended {
+            return Some(Taken::Ended(reason.clone()));
+        }
         if let Some(overflow) = state.overflow.take() {
-            return Some(Err(overflow));
+            return Some(Taken::Overflow(overflow));
         }
         match state.mail.pop_front() {
             Some(mail) => {
@@ -95,7 +146,7 @@ impl Mailbox {
                 state.bytes -= bytes;
                 self.total.fetch_sub(bytes, atomic::Ordering::Relaxed);
                 state.messages -= mail.batch.header().count as usize;
-                Some(Ok(mail))
+                Some(Taken::Mail(mail))
             }
             None => {
                 if state.mail.capacity() > ROOM_KEPT {
@@ -138,7 +189,7 @@ pub(crate) struct Router {
     index: RwLock<SubscriptionIndex<Address>>,
     next: AtomicU64,
     /// Bytes that lie in all mailboxes; what lies in several is counted for each.
-    mailbox_bytes: Arc<AtomicUsize>,
+    pub(crate) mailbox_bytes: Arc<AtomicUsize>,
     /// The number of subscribers of events: while it is zero, none is created.
     event_followers: AtomicU64,
 }
@@ -150,8 +201,7 @@ fn is_of_events(pattern: &Pattern) -> bool {
 
 impl Router {
     pub(crate) fn add(&self, pattern: &Pattern, subscriber: u64) -> Arc<Mailbox> {
-        let total = Arc::clone(&self.mailbox_bytes);
-        let mailbox = Arc::new(Mailbox { inner: Mutex::default(), total });
+        let mailbox = Mailbox::new(&self.mailbox_bytes);
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         // Every subscription has a number of its own, so nothing can be there twice.
         let added = index.insert(pattern, Address(subscriber, Arc::clone(&mailbox)));
@@ -195,18 +245,25 @@ impl Router {
         Position(self.next.load(atomic::Ordering::Relaxed))
     }
 
-    /// Puts a batch into the mailbox of each matching subscriber, and returns their number.
-    pub(crate) fn deliver(&self, subject: &TopicName, batch: &Batch, limits: &Limits) -> usize {
-        let mut wakers = Vec::new();
-        let mut count = 0;
+    /// Puts a batch into the mailbox of each matching subscriber. Each has a part in the report, if
+    /// there is one. Returns receipts of mails that were dropped for it: they are to be settled when
+    /// no lock is held.
+    pub(crate) fn deliver(
+        &self,
+        subject: &TopicName,
+        batch: &Batch,
+        report: Option<&Arc<Report>>,
+        limits: &Limits,
+    ) -> Vec<Receipt> {
+        let (mut wakers, mut dropped) = (Vec::new(), Vec::new());
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         index.for_each_match(subject, |address| {
-            count += 1;
-            let mail = Mail { subject: subject.clone(), batch: batch.clone() };
-            wakers.extend(address.1.put(mail, limits));
+            let receipt = report.map(|report| Receipt::ticket(report, address.0));
+            let mail = Mail { subject: subject.clone(), batch: batch.clone(), receipt };
+            wakers.extend(address.1.put(mail, limits, &mut dropped));
         });
         drop(index);
         wakers.into_iter().for_each(Waker::wake);
-        count
+        dropped
     }
 }

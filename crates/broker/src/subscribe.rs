@@ -9,11 +9,11 @@ use gapless_core::{
 use gapless_journal::ReadError;
 
 use crate::broker::{Broker, Inner};
-use crate::cell::{Cell, lock};
 use crate::delivery::Delivery;
 use crate::error::SubscribeError;
 use crate::follow_pattern::PatternFollower;
 use crate::follow_topic::TopicFollower;
+use crate::live_topic::{LiveTopic, lock};
 use crate::subscription::{Follower, From, NOTHING_SEEN, Shared, Subscription};
 
 impl Broker {
@@ -62,7 +62,7 @@ impl Broker {
         }
     }
 
-    fn topic_of(&self, pattern: &Pattern) -> Option<Arc<Cell>> {
+    pub(crate) fn topic_of(&self, pattern: &Pattern) -> Option<Arc<LiveTopic>> {
         pattern.as_name().and_then(|name| self.inner.topics.find(&name))
     }
 
@@ -70,25 +70,46 @@ impl Broker {
         &self,
         pattern: &Pattern,
         from: From,
-        topic: Option<Arc<Cell>>,
+        topic: Option<Arc<LiveTopic>>,
+    ) -> Result<Subscription, SubscribeError> {
+        let mut shared = self.new_shared(pattern);
+        shared.by_topic = topic.is_some();
+        // A durable topic belongs to its node, and so do the server's own subjects.
+        let is_own = topic.as_ref().is_some_and(|cell| cell.lock().is_durable());
+        shared.spreads = !is_own && !pattern.as_str().starts_with('$');
+        self.list(shared, |inner, shared| {
+            Ok(match topic {
+                Some(cell) => Follower::Topic(Box::new(inner.follow_topic(cell, from)?)),
+                None => Follower::Pattern(Box::new(inner.follow_pattern(shared, from)?)),
+            })
+        })
+    }
+
+    pub(crate) fn new_shared(&self, pattern: &Pattern) -> Shared {
+        let id = self.inner.next_subscriber.fetch_add(1, Ordering::Relaxed);
+        Shared::new(id, pattern.clone())
+    }
+
+    /// Begins to follow, and lists it among the subscribers.
+    pub(crate) fn list(
+        &self,
+        shared: Shared,
+        follow: impl FnOnce(&Inner, &Arc<Shared>) -> Result<Follower, SubscribeError>,
     ) -> Result<Subscription, SubscribeError> {
         let inner = &self.inner;
         if inner.is_closed() {
             return Err(SubscribeError::Closed);
         }
-        let id = inner.next_subscriber.fetch_add(1, Ordering::Relaxed);
-        let shared = Arc::new(Shared::new(id, pattern.clone()));
         let max = inner.limits.subscriptions_max;
         if lock(&inner.subscribers).len() >= max {
             return Err(SubscribeError::TooMany { max });
         }
-        let follower = match topic {
-            Some(cell) => Follower::Topic(Box::new(inner.follow_topic(cell, from)?)),
-            None => Follower::Pattern(Box::new(inner.follow_pattern(&shared, from)?)),
-        };
+        let (id, shared) = (shared.id, Arc::new(shared));
+        let follower = follow(inner, &shared)?;
         lock(&inner.subscribers).insert(id, Arc::clone(&shared));
+        inner.tell_followed(&shared);
         inner.metrics.subscriptions.increment(1.0);
-        let fields = [("subscriber", id.into()), ("pattern", pattern.as_str().into())];
+        let fields = [("subscriber", id.into()), ("pattern", shared.pattern.as_str().into())];
         inner.emit("subscription.added", &fields);
         Ok(Subscription::new(Arc::clone(inner), shared, follower))
     }
@@ -97,7 +118,7 @@ impl Broker {
 impl Inner {
     pub(crate) fn follow_topic(
         &self,
-        cell: Arc<Cell>,
+        cell: Arc<LiveTopic>,
         from: From,
     ) -> Result<TopicFollower, SubscribeError> {
         let first = self.first_kept(&cell, self.clock.now())?;
@@ -145,7 +166,7 @@ impl Inner {
     /// Where a topic goes on after a position, and the gap to report before.
     fn start_after(
         &self,
-        cell: &Cell,
+        cell: &LiveTopic,
         position: Position,
     ) -> Result<(Start, Option<Delivery>), ReadError> {
         let (kept, next, floor, floor_position) = {
@@ -236,7 +257,7 @@ impl Inner {
     fn place_of(
         &self,
         token: Token,
-        topic: Option<&Arc<Cell>>,
+        topic: Option<&Arc<LiveTopic>>,
     ) -> (Option<Position>, Option<Delivery>) {
         let notice = |positions| {
             Some(Delivery::Gap(GapNotice {

@@ -6,10 +6,11 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use gapless_core::cluster::DeliveryStatus;
 use gapless_core::{Pattern, Position, Seq, Timestamp, TopicName};
 
 use crate::broker::Owner;
@@ -17,6 +18,8 @@ use crate::delivery::Delivery;
 use crate::error::FollowError;
 use crate::follow_pattern::PatternFollower;
 use crate::follow_topic::TopicFollower;
+use crate::named::NamedFollower;
+use crate::spread::Told;
 use gapless_core::Token;
 
 /// Where a subscription begins.
@@ -78,6 +81,11 @@ pub(crate) struct Shared {
     pub(crate) pattern: Pattern,
     /// Whether it is the server's own, which no list and no number has.
     unlisted: bool,
+    /// Whether it follows one topic by its seqs.
+    pub(crate) by_topic: bool,
+    /// Whether other nodes of a cluster are to know what it follows.
+    pub(crate) spreads: bool,
+    pub(crate) told: Mutex<Told>,
     state: AtomicU8,
     pub(crate) place: AtomicU64,
     pub(crate) recovery_steps: AtomicU64,
@@ -93,6 +101,9 @@ impl Shared {
             id,
             pattern,
             unlisted: false,
+            by_topic: false,
+            spreads: false,
+            told: Mutex::default(),
             state,
             place: AtomicU64::new(0),
             recovery_steps: AtomicU64::new(0),
@@ -136,6 +147,7 @@ pub struct Subscription {
 pub(crate) enum Follower {
     Topic(Box<TopicFollower>),
     Pattern(Box<PatternFollower>),
+    Named(Box<NamedFollower>),
 }
 
 impl Follower {
@@ -144,6 +156,7 @@ impl Follower {
         match self {
             Self::Topic(follower) => follower.check(),
             Self::Pattern(follower) => follower.check(),
+            Self::Named(_) => {}
         }
     }
 }
@@ -179,6 +192,7 @@ impl Subscription {
         let position = match &self.follower {
             Follower::Topic(follower) => follower.handed_out(),
             Follower::Pattern(follower) => follower.handed_out(),
+            Follower::Named(follower) => follower.handed_out(),
         };
         Token { epoch: self.inner.journal.epoch(), position }
     }
@@ -197,6 +211,7 @@ impl Subscription {
         let polled = match &mut self.follower {
             Follower::Topic(follower) => follower.poll(&self.inner, &self.shared, context),
             Follower::Pattern(follower) => follower.poll(&self.inner, &self.shared, context),
+            Follower::Named(follower) => follower.poll(&self.inner, &self.shared, context),
         };
         if let Poll::Ready(Ok(delivery)) = &polled
             && !self.shared.unlisted
@@ -235,10 +250,18 @@ impl Subscription {
                 let bytes = messages.bytes() as u64;
                 metrics.delivered_batches.increment(1);
                 metrics.delivered_bytes.increment(bytes);
+                if self.shared.by_topic {
+                    let (id, to) = (self.shared.id, messages.to());
+                    self.inner.reports.followed(id, to, DeliveryStatus::Delivered);
+                }
                 self.shared.delivered_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             Delivery::Gap(gap) => {
                 metrics.gap(gap.reason);
+                if let Some(to) = gap.to.filter(|_| self.shared.by_topic) {
+                    let id = self.shared.id;
+                    self.inner.reports.followed(id, to, DeliveryStatus::OtherError);
+                }
                 let fields = [
                     ("subscriber", self.shared.id.into()),
                     ("topic", gap.topic.as_ref().map(TopicName::as_str).into()),
@@ -277,11 +300,14 @@ impl Drop for Subscription {
         match &self.follower {
             Follower::Topic(follower) => follower.leave(&self.shared),
             Follower::Pattern(follower) => follower.leave(&self.inner, &self.shared),
+            Follower::Named(follower) => follower.leave(&self.inner, &self.shared),
         }
         if self.shared.unlisted {
             self.inner.listeners.fetch_sub(1, Ordering::Relaxed);
         } else {
             self.inner.unsubscribed(self.shared.id);
+            self.inner.tell_unfollowed(&self.shared);
+            self.inner.reports.unfollowed(self.shared.id);
         }
     }
 }

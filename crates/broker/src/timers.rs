@@ -1,4 +1,5 @@
-//! What must happen in time: leases end, delayed messages are published, redrives go on.
+//! What must happen in time: leases end, delayed messages are published, redrives go on, reports
+//! are complete.
 //!
 //! It has a thread of its own, which never waits for a segment to be written or merged: that is
 //! the keeper's work. It does wait for history: a delayed message or a dead letter may be in a
@@ -20,11 +21,13 @@ impl Inner {
         let now = self.clock.now();
         while self.publish_due(now) {}
         self.keep_groups(now);
+        self.expire_reports(now);
         self.until_due(self.clock.now())
     }
 
     fn until_due(&self, now: Timestamp) -> Duration {
-        let due = [self.next_due(), self.groups.next_due()].into_iter().flatten().min();
+        let dues = [self.next_due(), self.groups.next_due(), self.reports.next_due()];
+        let due = dues.into_iter().flatten().min();
         let rest = due.map_or(self.limits.keep_interval, |due| due.since(now));
         rest.clamp(REST_MIN, self.limits.keep_interval.max(REST_MIN))
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use gapless_core::{Pattern, Timestamp, TopicId, TopicName, TopicSettings};
 
-use crate::cell::Cell;
+use crate::live_topic::LiveTopic;
 
 /// All topics of a broker.
 #[derive(Default)]
@@ -26,16 +26,16 @@ struct Maps {
     /// How many are the broker's own.
     system: usize,
     /// Topics whose deletion is not flushed yet: a crash may bring them back.
-    leaving: BTreeMap<TopicId, Arc<Cell>>,
+    leaving: BTreeMap<TopicId, Arc<LiveTopic>>,
     /// Settings that many topics share are kept once.
     common: Arc<TopicSettings>,
 }
 
 /// A topic, found by its name. A set of these has each name once, in the topic itself.
-struct Named(Arc<Cell>);
+struct Named(Arc<LiveTopic>);
 
 /// A topic, found by its number.
-struct Numbered(Arc<Cell>);
+struct Numbered(Arc<LiveTopic>);
 
 impl Borrow<TopicName> for Named {
     fn borrow(&self) -> &TopicName {
@@ -86,11 +86,11 @@ impl Topics {
         with(&mut self.maps.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<Cell>> {
+    pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<LiveTopic>> {
         self.read(|maps| maps.by_name.get(name).map(|each| Arc::clone(&each.0)))
     }
 
-    pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<Cell>> {
+    pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<LiveTopic>> {
         self.read(|maps| maps.by_id.get(&id).map(|each| Arc::clone(&each.0)))
     }
 
@@ -132,7 +132,7 @@ impl Topics {
 
     /// Adds a topic. A name belongs to the topic of the highest number: a replay may come to one
     /// that was deleted, and has to delete it again, when the next of that name is there.
-    pub(crate) fn insert(&self, cell: Arc<Cell>) {
+    pub(crate) fn insert(&self, cell: Arc<LiveTopic>) {
         self.write(|maps| {
             maps.next_id = maps.next_id.max(cell.id.0);
             if cell.lock().settings.retention.age.is_some() {
@@ -148,7 +148,7 @@ impl Topics {
     }
 
     /// The topic of this number, also while its deletion is not flushed yet.
-    pub(crate) fn by_id_or_leaving(&self, id: TopicId) -> Option<Arc<Cell>> {
+    pub(crate) fn by_id_or_leaving(&self, id: TopicId) -> Option<Arc<LiveTopic>> {
         self.read(|maps| {
             let here = maps.by_id.get(&id).map(|each| &each.0);
             here.or_else(|| maps.leaving.get(&id)).cloned()
@@ -157,7 +157,7 @@ impl Topics {
 
     /// Takes a topic out whose deletion is written down; [`Topics::left`] says that it is
     /// flushed.
-    pub(crate) fn leave(&self, cell: &Cell) {
+    pub(crate) fn leave(&self, cell: &LiveTopic) {
         self.write(|maps| {
             if let Some(Numbered(cell)) = maps.by_id.take(&cell.id) {
                 maps.leaving.insert(cell.id, cell);
@@ -176,24 +176,24 @@ impl Topics {
     }
 
     /// Takes a topic out of which nothing can come back.
-    pub(crate) fn remove(&self, cell: &Cell) {
+    pub(crate) fn remove(&self, cell: &LiveTopic) {
         self.leave(cell);
         self.left(cell.id);
     }
 
     /// All topics, in the order of their numbers.
-    pub(crate) fn all(&self) -> Vec<Arc<Cell>> {
+    pub(crate) fn all(&self) -> Vec<Arc<LiveTopic>> {
         let mut all: Vec<_> =
             self.read(|maps| maps.by_id.iter().map(|each| Arc::clone(&each.0)).collect());
-        all.sort_unstable_by_key(|cell: &Arc<Cell>| cell.id);
+        all.sort_unstable_by_key(|cell: &Arc<LiveTopic>| cell.id);
         all
     }
 
     /// Topics with retention by age, as far as their oldest message may be past it.
-    pub(crate) fn aged(&self, now: Timestamp) -> Vec<Arc<Cell>> {
+    pub(crate) fn aged(&self, now: Timestamp) -> Vec<Arc<LiveTopic>> {
         let aged: Vec<TopicId> = self.read(|maps| maps.aged.iter().copied().collect());
         let cells = aged.into_iter().filter_map(|id| self.by_id(id));
-        let is_due = |cell: &Arc<Cell>| {
+        let is_due = |cell: &Arc<LiveTopic>| {
             let state = cell.lock();
             let age = state.settings.retention.age;
             let oldest = state.oldest_time;
@@ -209,7 +209,7 @@ impl Topics {
     }
 
     /// The topics that match, in the order of their numbers.
-    pub(crate) fn matching(&self, pattern: &Pattern) -> Vec<Arc<Cell>> {
+    pub(crate) fn matching(&self, pattern: &Pattern) -> Vec<Arc<LiveTopic>> {
         if let Some(name) = pattern.as_name() {
             return self.find(&name).into_iter().collect();
         }
@@ -217,7 +217,7 @@ impl Topics {
             let cells = maps.by_id.iter().map(|each| &each.0);
             cells.filter(|cell| pattern.matches(&cell.name)).cloned().collect()
         });
-        found.sort_unstable_by_key(|cell: &Arc<Cell>| cell.id);
+        found.sort_unstable_by_key(|cell: &Arc<LiveTopic>| cell.id);
         found
     }
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::broker::Inner;
-use crate::cell::lock;
+use crate::live_topic::lock;
 
 /// The thread, and how to wake and end it.
 #[derive(Default)]

@@ -1,31 +1,71 @@
 //! Publishing into memory: volatile topics, which keep a little, and volatile subjects,
 //! which need no creation and keep nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use gapless_core::entry::{ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES};
 use gapless_core::topic::Input;
 use gapless_core::{
-    Durability, EntryHeader, EntryKind, Expect, GapReason, Position, PublishOptions, Records,
-    RejectReason, Seq, TopicId, TopicName, TotalLimit, resolve,
+    Batch, Durability, EntryHeader, EntryKind, Expect, GapReason, Position, PublishOptions,
+    Records, RejectReason, Seq, TopicDefaults, TopicId, TopicName, TotalLimit, resolve,
 };
 use gapless_journal::Lsn;
 
 use crate::broker::Inner;
-use crate::cell::{Cell, CellState};
 use crate::commit::{key_trouble, loose_batch};
-use crate::offer::{Acks, Numbers, offer};
+use crate::live_topic::{LiveTopic, LiveTopicState};
+use crate::offer::{Acks, Numbers, offer, preview};
 use crate::publish::Publishing;
+use crate::report::{Receipt, Report, Reporting};
+
+/// A publish that was taken, and whether the cluster has a part in its report.
+type Reported = (Publishing, bool);
 
 impl Inner {
     /// Into a topic that was created as volatile.
     pub(crate) fn publish_volatile(
         &self,
-        cell: &Arc<Cell>,
+        cell: &Arc<LiveTopic>,
         (records, acks): (&Records, Acks),
         options: &PublishOptions,
     ) -> Publishing {
+        self.reporting((&cell.name, acks), options, |report| {
+            self.accept_volatile(cell, (records, acks), options, report)
+        })
+    }
+
+    /// Publishes, with a report if one is asked for. Nothing was delivered of what is refused.
+    fn reporting(
+        &self,
+        (subject, acks): (&TopicName, Acks),
+        options: &PublishOptions,
+        publish: impl FnOnce(Option<&Arc<Report>>) -> Result<Reported, RejectReason>,
+    ) -> Publishing {
+        let report = match options.report.then(|| self.report()).transpose() {
+            Ok(report) => report,
+            Err(reason) => return self.refuse(subject, reason, acks).of_memory(),
+        };
+        match publish(report.as_ref()) {
+            Ok((mut publishing, awaits_cluster)) => {
+                publishing.report = report.map(|report| Reporting::sealed(report, awaits_cluster));
+                publishing
+            }
+            Err(reason) => {
+                report.into_iter().for_each(|report| report.seal(false));
+                self.refuse(subject, reason, acks).of_memory()
+            }
+        }
+    }
+
+    fn accept_volatile(
+        &self,
+        cell: &Arc<LiveTopic>,
+        (records, acks): (&Records, Acks),
+        options: &PublishOptions,
+        report: Option<&Arc<Report>>,
+    ) -> Result<Reported, RejectReason> {
         let key = match options.expect {
             Some(Expect::KeyLast(_)) => records.iter().next().and_then(|record| record.key),
             _ => None,
@@ -33,80 +73,129 @@ impl Inner {
         let tracked = key.is_some().then(|| self.track_keys(cell)).transpose();
         let mut state = match tracked {
             Ok(state) => state.unwrap_or_else(|| cell.lock()),
-            Err(error) => return Publishing::failed(key_trouble(&error)),
+            Err(error) => return Ok((Publishing::failed(key_trouble(&error)), false)),
         };
         let own = state.settings.max_message_bytes;
         if let Some(reason) = self.too_large(records, own).or(over_batch(records)) {
-            drop(state);
-            return self.refuse(&cell.name, reason, acks);
+            return Err(reason);
         }
         let now = self.clock.now();
         if state.deleted {
-            drop(state);
-            return self.refuse(&cell.name, RejectReason::UnknownTopic, acks);
+            return Err(RejectReason::UnknownTopic);
         }
         if options.durability > Some(Durability::Memory) {
-            drop(state);
-            return self.refuse(&cell.name, RejectReason::NotDurable, acks);
+            return Err(RejectReason::NotDurable);
         }
-        let resolved = resolve(options, &state.settings.defaults(), &self.defaults);
-        if resolved.require_subscribers && !self.is_followed(&cell.name) {
-            drop(state);
-            return self.refuse(&cell.name, RejectReason::NoSubscribers, acks);
+        let defaults = state.settings.defaults();
+        let beyond = self.beyond(&cell.name).is_some();
+        let requires = resolve(options, &defaults, &self.defaults).require_subscribers;
+        let lonely = requires && !self.is_followed(&cell.name);
+        if lonely && !beyond {
+            return Err(RejectReason::NoSubscribers);
         }
-        let bytes_max = match self.volatile_room(&state, records) {
-            Ok(bytes_max) => bytes_max,
-            Err(reason) => {
-                drop(state);
-                return self.refuse(&cell.name, reason, acks);
-            }
-        };
+        let bytes_max = self.volatile_room(&state, records)?;
         let hash = key.map(|key| self.journal.key_hash(key));
         let newest = hash.and_then(|hash| state.latest_of_key(hash)).map(|(seq, _)| seq);
         let expect = (options.expect, newest.filter(|seq| *seq >= state.first()));
-        let numbers = match offer(records, expect, &mut state, now) {
-            Ok(numbers) => numbers,
-            Err(reason) => {
-                drop(state);
-                return self.refuse(&cell.name, reason, acks);
-            }
-        };
+        let mut admitted = None;
+        // What this topic refuses or knows already must not reach other nodes.
+        if beyond && let Some(numbers) = preview(records, expect, &state, now) {
+            let fresh = numbers.only_new(records);
+            let offered = (&cell.name, fresh.as_ref().unwrap_or(records));
+            admitted = self.admit(offered, options, &defaults, report)?;
+        }
+        if lonely && admitted.is_none_or(|admitted| admitted.targets() == 0) {
+            return Err(RejectReason::NoSubscribers);
+        }
+        let numbers = offer(records, expect, &mut state, now)?;
         self.metrics.duplicates.increment(u64::from(numbers.known()));
         if numbers.all_known() {
-            return Publishing::volatile(numbers, acks);
+            return Ok((Publishing::volatile(numbers, acks), false));
         }
         let fresh = numbers.only_new(records);
         let records = fresh.as_ref().unwrap_or(records);
-        let first = numbers.first;
-        let count = records.count;
+        let (first, count) = (numbers.first, records.count);
+        let incoming = (records, Duration::ZERO);
+        self.keep_volatile(cell, state, (incoming, first), bytes_max, report);
+        self.metrics.published_messages.increment(u64::from(count));
+        self.tell_accepted(&cell.name, first, count);
+        Ok((Publishing::volatile(numbers, acks), admitted.is_some()))
+    }
+
+    /// Puts numbered records into a volatile topic and to all who follow it.
+    fn keep_volatile(
+        &self,
+        cell: &LiveTopic,
+        mut state: MutexGuard<'_, LiveTopicState>,
+        ((records, age), first): ((&Records, Duration), Seq),
+        bytes_max: u64,
+        report: Option<&Arc<Report>>,
+    ) {
         state.note_keys(records, first, |key| self.journal.key_hash(key));
-        let header = self.volatile_header(cell.id, first, records);
+        let header = self.volatile_header(cell.id, first, records, age);
         let batch = loose_batch(header, records);
         state.push(Lsn::NONE, batch.bytes().clone());
         if let Some(below) = state.shrink(bytes_max) {
             let kept = state.batches().next().map(|batch| batch.header().position);
             state.floor_position = kept.unwrap_or(header.position).prev();
-            state.step(now, Input::Trim { below, reason: GapReason::Slow });
+            state.step(self.clock.now(), Input::Trim { below, reason: GapReason::Slow });
+        }
+        if let Some(report) = report {
+            self.report_followers(report, &cell.name, header.last_seq());
         }
         let wakers = state.wake_all();
         // Under the lock, so that every mailbox gets them in the order of their seqs.
-        self.router.deliver(&cell.name, &batch, &self.limits);
+        let dropped = self.router.deliver(&cell.name, &batch, report, &self.limits);
         drop(state);
         wakers.into_iter().for_each(std::task::Waker::wake);
-        self.metrics.published_messages.increment(u64::from(count));
-        self.tell_accepted(&cell.name, first, count);
-        Publishing::volatile(numbers, acks)
+        dropped.into_iter().for_each(Receipt::overflowed);
+    }
+
+    /// Delivers what came from another node to those who follow it here.
+    pub(crate) fn route_incoming(
+        &self,
+        subject: &TopicName,
+        (records, age): (&Records, Duration),
+        report: Option<&Arc<Report>>,
+    ) {
+        let volatile = self.topics.find(subject).filter(|cell| !cell.lock().is_durable());
+        let Some(cell) = volatile else {
+            self.route(subject, (records, age), report);
+            return;
+        };
+        let mut state = cell.lock();
+        if state.deleted {
+            drop(state);
+            self.route(subject, (records, age), report);
+            return;
+        }
+        // Without room for more, it takes the place of what the topic has.
+        let bytes_max = self.volatile_room(&state, records).unwrap_or(state.tail_bytes());
+        // Without an expectation nothing is refused.
+        let Ok(numbers) = offer(records, (None, None), &mut state, self.clock.now()) else {
+            return;
+        };
+        if numbers.all_known() {
+            return;
+        }
+        let fresh = numbers.only_new(records);
+        let records = fresh.as_ref().unwrap_or(records);
+        self.keep_volatile(&cell, state, ((records, age), numbers.first), bytes_max, report);
     }
 
     /// Bytes that a volatile topic keeps, at most.
-    fn volatile_topic_max(&self, state: &CellState) -> u64 {
+    fn volatile_topic_max(&self, state: &LiveTopicState) -> u64 {
         let own = state.settings.retention.bytes.unwrap_or(u64::MAX);
         own.min(self.limits.volatile_topic_bytes_max)
     }
 
     /// Bytes that a volatile topic may keep after these are added. When all volatile topics
     /// together have reached their limit, one can only replace what it has.
-    fn volatile_room(&self, state: &CellState, records: &Records) -> Result<u64, RejectReason> {
+    fn volatile_room(
+        &self,
+        state: &LiveTopicState,
+        records: &Records,
+    ) -> Result<u64, RejectReason> {
         let (own_max, kept) = (self.volatile_topic_max(state), state.tail_bytes());
         let more = (ENTRY_HEADER_BYTES + records.bytes.len()) as u64;
         let (limit, max) = (TotalLimit::VolatileBytes, self.limits.volatile_bytes_max);
@@ -126,46 +215,82 @@ impl Inner {
         (records, acks): (&Records, Acks),
         options: &PublishOptions,
     ) -> Publishing {
+        self.reporting((subject, acks), options, |report| {
+            self.accept_subject(subject, (records, acks), options, report)
+        })
+    }
+
+    fn accept_subject(
+        &self,
+        subject: &TopicName,
+        (records, acks): (&Records, Acks),
+        options: &PublishOptions,
+        report: Option<&Arc<Report>>,
+    ) -> Result<Reported, RejectReason> {
         if let Some(reason) = self.too_large(records, None).or(over_batch(records)) {
-            return self.refuse(subject, reason, acks);
+            return Err(reason);
         }
         // Nothing is kept of a subject, so without a subscriber the message would be lost, and the
         // name is most likely misspelt. That is refused, unless the publisher accepts it.
         let wanted = self.router.is_wanted(subject);
-        if !wanted && options.require_subscribers != Some(false) {
-            let asked = options.require_subscribers.is_some();
-            let unknown = RejectReason::UnknownTopic;
-            let reason = if asked { RejectReason::NoSubscribers } else { unknown };
-            return self.refuse(subject, reason, acks);
+        let lonely = !wanted && options.require_subscribers != Some(false);
+        let asked = options.require_subscribers.is_some();
+        let alone = if asked { RejectReason::NoSubscribers } else { RejectReason::UnknownTopic };
+        if lonely && self.beyond(subject).is_none() {
+            return Err(alone);
         }
         if options.expect.is_some() || options.durability > Some(Durability::Memory) {
-            return self.refuse(subject, RejectReason::UnknownTopic, acks);
+            return Err(RejectReason::UnknownTopic);
+        }
+        let none = TopicDefaults::default();
+        let admitted = self.admit((subject, records), options, &none, report)?;
+        if lonely && admitted.is_none_or(|admitted| admitted.targets() == 0) {
+            return Err(alone);
         }
         let first = if wanted {
-            self.route(subject, records)
+            self.route(subject, (records, Duration::ZERO), report)
         } else {
             Seq(self.router.positions(records.count).0)
         };
         self.metrics.published_messages.increment(u64::from(records.count));
         self.tell_accepted(subject, first, records.count);
-        Publishing::volatile(Numbers::fresh(first, records.count), acks)
+        let numbers = Numbers::fresh(first, records.count);
+        Ok((Publishing::volatile(numbers, acks), admitted.is_some()))
     }
 
     /// Gives the records numbers and puts them into the mailboxes.
-    pub(crate) fn route(&self, subject: &TopicName, records: &Records) -> Seq {
-        let mut header = self.volatile_header(TopicId(0), Seq(0), records);
-        header.seq = Seq(header.position.0);
-        self.router.deliver(subject, &loose_batch(header, records), &self.limits);
-        header.seq
+    pub(crate) fn route(
+        &self,
+        subject: &TopicName,
+        (records, age): (&Records, Duration),
+        report: Option<&Arc<Report>>,
+    ) -> Seq {
+        let batch = self.volatile_batch(records, age);
+        let dropped = self.router.deliver(subject, &batch, report, &self.limits);
+        dropped.into_iter().for_each(Receipt::overflowed);
+        batch.header().seq
     }
 
-    fn volatile_header(&self, topic: TopicId, seq: Seq, records: &Records) -> EntryHeader {
+    /// Records of a subject, numbered by their positions.
+    pub(crate) fn volatile_batch(&self, records: &Records, age: Duration) -> Batch {
+        let mut header = self.volatile_header(TopicId(0), Seq(0), records, age);
+        header.seq = Seq(header.position.0);
+        loose_batch(header, records)
+    }
+
+    fn volatile_header(
+        &self,
+        topic: TopicId,
+        seq: Seq,
+        records: &Records,
+        age: Duration,
+    ) -> EntryHeader {
         EntryHeader {
             flags: records.flags,
             topic,
             seq,
             position: self.router.positions(records.count),
-            time: self.clock.now(),
+            time: self.clock.now().before(age),
             span: records.count,
             count: records.count,
             ttl_min_ms: records.ttl_min_ms,
@@ -182,6 +307,10 @@ fn over_batch(records: &Records) -> Option<RejectReason> {
 }
 
 impl Publishing {
+    fn of_memory(self) -> Self {
+        Self { volatile: true, ..self }
+    }
+
     /// The acks of something that lives in memory only.
     fn volatile(numbers: Numbers, acks: Acks) -> Self {
         let mut ready = Self::new();

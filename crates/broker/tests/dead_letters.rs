@@ -118,7 +118,7 @@ fn letters_are_driven_again_and_removed_by_filter() {
     assert_eq!((moved.moved, moved.goes_on), (4, false));
     let got = take(&mut member);
     assert_eq!(got.iter().map(|each| each.messages().count()).sum::<usize>(), 4);
-    assert_eq!(got[0].attempt(), 1, "it begins anew");
+    assert_eq!(got[0].attempt(), 1, "attempts start again");
     assert_eq!(broker.remove_dead_letters(&name("g"), &LetterFilter::one(Seq(2))).unwrap(), 1);
     let left: Vec<u64> = broker
         .dead_letters(&name("g"), Seq(1), 99)
@@ -261,7 +261,7 @@ fn redriven(broker: &Broker, from: u64) -> Vec<String> {
 
 #[test]
 fn a_redrive_at_a_rate_goes_on_after_every_kind_of_end() {
-    // The disk dies at every write there is, and each time everybody is driven again once.
+    // The disk dies at every write there is, and each time every dead letter is redriven once.
     for nth in 1..35 {
         for kind in [CrashKind::Process, CrashKind::Power] {
             let world = World::new(nth);

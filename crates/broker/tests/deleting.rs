@@ -96,7 +96,10 @@ fn c1_a_store_opens_after_a_group_was_deleted_that_members_still_used() {
             world.advance(LEASE_MS + 1);
             broker.turn();
             let polled = member.poll_next(&mut Context::from_waker(Waker::noop()));
-            assert!(matches!(polled, Poll::Ready(Err(_))), "it is told that the group is gone");
+            assert!(
+                matches!(polled, Poll::Ready(Err(_))),
+                "the member learns that the group is gone"
+            );
         }),
         ("is there at a seal, and goes after it", |_, broker, member, _| {
             broker.seal().expect("there is room");

@@ -403,7 +403,7 @@ fn d10_what_was_kept_when_a_group_began_and_goes_unread_is_a_gap() {
     let mut member =
         broker.join_group(&name("read"), &Join { name: "m".to_owned(), window: 1 }).unwrap();
     let got = take(&mut member);
-    assert_eq!(texts_of(&got), ["3"], "what was gone before is no gap");
+    assert_eq!(texts_of(&got), ["3"], "what was gone before does not count as a gap");
     ack(&member, &got);
     member.leave();
     broker.purge(&name("t"), Seq(8)).unwrap();
@@ -501,7 +501,7 @@ fn a_pause_that_was_told_is_flushed_though_acks_need_not_be() {
     let paused = broker.pause_group(&name("g"));
     let broker = world.crash(broker, CrashKind::Power);
     let is_paused = broker.describe_group(&name("g")).unwrap().state == GroupDoing::Paused;
-    assert!(is_paused || paused.is_err(), "it was told that it is paused, and it is not");
+    assert!(is_paused || paused.is_err(), "the answer said that it is paused, and it is not");
 }
 
 #[test]

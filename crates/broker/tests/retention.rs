@@ -151,7 +151,7 @@ fn c4_by_age_a_message_is_gone_at_its_millisecond_for_every_reader() {
         world.advance(949);
         let why = format!("sealed: {seal}, restarted: {restart}");
         check(&broker, 1, 5, &why);
-        // The pattern is asked first: nobody else has raised the floor yet.
+        // The pattern is asked first: nothing else has raised the floor yet.
         for gone in 1..=5 {
             world.advance(if gone == 1 { 1 } else { 10 });
             let all = drain(&mut broker.subscribe(&pattern("*"), From::Beginning).unwrap());
@@ -241,7 +241,7 @@ fn d10_a_follower_whose_place_was_let_go_is_told_by_topic_and_by_pattern() {
                 let message = all.iter().position(|each| {
                     messages_of(each).is_some_and(|messages| messages.topic().as_str() == "t")
                 });
-                assert!(first < message, "{why}: told before what comes after");
+                assert!(first < message, "{why}: reported before what comes after");
             }
         }
     }

@@ -1,5 +1,5 @@
 //! One position resumes a subscription (D3, D7): wherever it stopped, nothing is lost and
-//! nothing comes twice; a position of another life is told, not obeyed (D10).
+//! nothing comes twice; a position of another store is reported, not used (D10).
 
 mod common;
 
@@ -239,7 +239,7 @@ fn d10_a_token_of_another_store_is_told_and_reading_begins_anew() {
     for of in ["t", "*"] {
         let all = drain(&mut other.subscribe(&pattern(of), From::Token(token)).unwrap());
         let told = gaps(&all);
-        assert!(matches!(all[0], Delivery::Gap(_)), "it is told first");
+        assert!(matches!(all[0], Delivery::Gap(_)), "it is reported first");
         assert_eq!((told.len(), told[0].reason), (1, GapReason::Epoch));
         assert_eq!(seqs(&all), [1, 2]);
     }

@@ -182,7 +182,7 @@ impl Store {
                     for each in leased.messages().records() {
                         let lease = leased.lease_of(Position(each.position.0));
                         let outcome = member.ack(&[lease]).wait().expect("the broker is well");
-                        assert_eq!(outcome.taken, 1, "nobody else has it");
+                        assert_eq!(outcome.taken, 1, "no other member has it");
                         handed.push((each.position.0, from, self.stamp()));
                     }
                 }

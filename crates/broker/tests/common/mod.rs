@@ -143,7 +143,7 @@ pub(crate) fn refusal(
     options: &PublishOptions,
 ) -> RejectReason {
     let ack = broker.publish(&name(topic), message, options).wait();
-    reason(ack.expect("a refusal is no trouble"))
+    reason(ack.expect("a refusal is not an error"))
 }
 
 struct Unpark(Thread);
@@ -230,7 +230,7 @@ pub(crate) fn body(message: &Message) -> String {
     String::from_utf8_lossy(message.body.as_deref().unwrap_or_default()).into_owned()
 }
 
-/// Awaits something in a world without threads, where somebody must do the work.
+/// Awaits something in a world without threads, where the caller must do the work.
 pub(crate) fn drive<T>(broker: &Broker, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -245,7 +245,7 @@ pub(crate) fn drive<T>(broker: &Broker, future: impl Future<Output = T>) -> T {
 pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_true() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
+        assert!(Instant::now() < end, "waited too long: {what}");
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }
@@ -258,7 +258,7 @@ pub(crate) fn within<T: Send + 'static>(
     let (done, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let told = story();
-        // Nobody waits any more when it took too long.
+        // The receiver is gone when it took too long.
         let _ = done.send(());
         told
     });
@@ -271,7 +271,7 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
-/// Checks what a reader is handed: every seq of every topic once, in order, or told gone.
+/// Checks what a reader is handed: every seq of every topic once, in order, or reported as gone.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// The next seq of each topic, once it is known.

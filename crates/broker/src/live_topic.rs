@@ -3,13 +3,12 @@
 //! One short lock around plain code; nothing is awaited under it. The tail holds only what has
 //! settled, so everything in it may be delivered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
-use gapless_core::batch::FLAG_KEYS;
 use gapless_core::topic::{Effect, Input};
 use gapless_core::{
     Batch, Entry, EntryHeader, GapReason, Kept, Position, Seq, Storage, Timestamp, Topic, TopicId,
@@ -19,6 +18,7 @@ use gapless_journal::{Lsn, Sink};
 
 use crate::checked::after_topic_step;
 use crate::delayed::Waiting;
+use crate::keys::Keys;
 use crate::slices::{Slice, Slices};
 
 /// Locks a mutex whose data is whole even if a holder panicked.
@@ -27,15 +27,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// One topic.
-pub(crate) struct Cell {
+pub(crate) struct LiveTopic {
     pub(crate) id: TopicId,
     pub(crate) name: TopicName,
-    pub(crate) state: Mutex<CellState>,
+    pub(crate) state: Mutex<LiveTopicState>,
     /// Where to leave a note when retention has work here.
     pub(crate) trims: Arc<Mutex<Vec<TopicId>>>,
 }
 
-pub(crate) struct CellState {
+pub(crate) struct LiveTopicState {
     pub(crate) machine: Topic,
     pub(crate) settings: Arc<TopicSettings>,
     /// The position of the last entry that changed this state.
@@ -104,22 +104,14 @@ struct Rare {
     delayed: Option<Waiting>,
 }
 
-/// The newest message of each key, as far as it is in memory. Messages that have not
-/// settled yet are in it too.
-#[derive(Debug, Default)]
-struct Keys {
-    newest: HashMap<u128, (Seq, bool)>,
-    prune_at: usize,
-}
-
-impl Cell {
+impl LiveTopic {
     pub(crate) fn new(
         id: TopicId,
         name: TopicName,
         settings: Arc<TopicSettings>,
         trims: Arc<Mutex<Vec<TopicId>>>,
     ) -> Self {
-        let state = CellState {
+        let state = LiveTopicState {
             machine: Topic::new(settings.dedup),
             settings,
             as_of: Position(0),
@@ -139,12 +131,12 @@ impl Cell {
         Self { id, name, state: Mutex::new(state), trims }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CellState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LiveTopicState> {
         lock(&self.state)
     }
 }
 
-impl Sink for Cell {
+impl Sink for LiveTopic {
     fn settled(&self, lsn: Lsn, bytes: Bytes, wakers: &mut Vec<Waker>) {
         let mut state = self.lock();
         if state.push(lsn, bytes) && !state.trim_noted {
@@ -157,7 +149,7 @@ impl Sink for Cell {
     }
 }
 
-impl CellState {
+impl LiveTopicState {
     /// Adds batches that are visible now. Returns whether retention has work to do.
     pub(crate) fn push(&mut self, lsn: Lsn, bytes: Bytes) -> bool {
         let (mut first, mut last) = (Seq(0), Seq(0));
@@ -316,26 +308,14 @@ impl CellState {
             self.evictions = self.evictions.wrapping_add(1);
         }
         let first = self.tail.get(0).map_or(self.next(), |slice| slice.first);
-        if let Some(keys) = self.keys_mut()
-            && keys.newest.len() > keys.prune_at
-        {
-            keys.newest.retain(|_, (seq, _)| *seq >= first);
-            keys.prune_at = (keys.newest.len() * 2).max(1024);
+        if let Some(keys) = self.keys_mut() {
+            keys.prune(first);
         }
     }
 
-    /// Whether the keys in memory are known.
-    pub(crate) fn tracks_keys(&self) -> bool {
-        self.keys().is_some()
-    }
-
-    /// Begins to know the keys in memory. Everything must have settled.
-    pub(crate) fn track_keys(&mut self, hash: impl Fn(&[u8]) -> u128) {
-        let mut keys = Keys { newest: HashMap::new(), prune_at: 1024 };
-        for batch in self.batches() {
-            keys.note(&batch, &hash);
-        }
-        self.rare.get_or_insert_default().keys = Some(keys);
+    /// The keys in memory, which are begun here if they are not known.
+    pub(crate) fn keys_or(&mut self, begin: impl FnOnce() -> Keys) -> &mut Keys {
+        self.rare.get_or_insert_default().keys.get_or_insert_with(begin)
     }
 
     fn keys(&self) -> Option<&Keys> {
@@ -367,21 +347,14 @@ impl CellState {
         first: Seq,
         hash: impl Fn(&[u8]) -> u128,
     ) {
-        let Some(keys) = self.keys_mut() else { return };
-        if records.flags & FLAG_KEYS == 0 {
-            return;
-        }
-        for record in records.iter() {
-            if let Some(key) = record.key {
-                let seq = first.plus(u64::from(record.offset));
-                keys.newest.insert(hash(key), (seq, record.is_tombstone()));
-            }
+        if let Some(keys) = self.keys_mut() {
+            keys.note(records, first, hash);
         }
     }
 
     /// The newest message of a key in memory, if keys are tracked.
     pub(crate) fn latest_of_key(&self, hash: u128) -> Option<(Seq, bool)> {
-        self.keys()?.newest.get(&hash).copied()
+        self.keys()?.newest(hash)
     }
 
     pub(crate) fn retention_done(&mut self) {
@@ -390,17 +363,6 @@ impl CellState {
 
     pub(crate) fn is_durable(&self) -> bool {
         self.settings.storage == Storage::Durable
-    }
-}
-
-impl Keys {
-    fn note(&mut self, batch: &Batch, hash: impl Fn(&[u8]) -> u128) {
-        for record in batch.records() {
-            if let Some(key) = record.key {
-                let newest = (batch.seq_of(&record), record.is_tombstone());
-                self.newest.insert(hash(key), newest);
-            }
-        }
     }
 }
 
