@@ -1,20 +1,22 @@
-//! From a proof to a caller: who it is, now and whenever the records change.
+//! From a credential to a caller: the identity, now and whenever the records change.
 //!
-//! What a client proved is kept as a [`Claim`], and asked again after each change: so a token that is
-//! revoked, an identity that is removed and a role that is changed reach connections that are open.
+//! What a client proved is kept as a [`Claim`], and asked again after each change: so a token that
+//! is revoked, an identity that is removed and a role that is changed reach connections that are
+//! open.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use gapless_broker::Broker;
+use gapless_broker::{Broker, TopicError};
 use gapless_core::Timestamp;
 use gapless_core::credential::{TokenText, is_expired};
 use gapless_core::rights::Grants;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
+use crate::audit::Audit;
 use crate::caller::Caller;
 use crate::hash;
 use crate::policy::{ADMIN, Policy};
@@ -30,16 +32,18 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 const SERVER: &str = "server";
 /// Passwords that are checked at the same time, at most: each takes some 19 MiB of memory.
 const PASSWORDS_AT_ONCE: usize = 2;
-/// When one who has all that a quota allows may try again.
+/// When a client that has used up a quota may try again.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How clients prove who they are.
+/// How clients authenticate.
 #[derive(Clone, Debug, Default)]
 pub struct AuthOptions {
-    /// Whether a client must prove who it is. If not, one that proves nothing may do everything.
+    /// Whether a client must authenticate. If not, a client without a credential may do everything.
     pub required: bool,
     /// What signed tokens (JWT) must have; none are accepted without.
     pub jwt: Option<jwt::JwtOptions>,
+    /// How many bytes of the audit are kept in the topic `$audit.log`; none keeps nothing.
+    pub audit_bytes: Option<u64>,
 }
 
 /// Why identities cannot be used.
@@ -52,9 +56,12 @@ pub enum AuthError {
     /// The keys of signed tokens cannot be read.
     #[error(transparent)]
     Keys(#[from] jwt::KeysError),
+    /// The topic of the audit cannot be created.
+    #[error("the audit cannot be kept: {0}")]
+    Audit(#[from] TopicError),
 }
 
-/// By what a client proves who it is.
+/// A client's credential.
 #[derive(Clone, Copy)]
 pub enum Proof<'a> {
     /// By nothing.
@@ -80,7 +87,7 @@ pub enum Proof<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Refused {
-    /// Why, in words that tell a stranger nothing.
+    /// Why, without details that would help an attacker.
     pub why: &'static str,
     /// How long the answer waits.
     pub delay: Duration,
@@ -97,7 +104,7 @@ pub(crate) enum Claim {
     Signed(jwt::Claims),
 }
 
-/// Who a claim is, with the records of one moment.
+/// The identity behind a claim, with the records of one moment.
 #[derive(Debug)]
 pub(crate) struct Who {
     pub(crate) name: String,
@@ -116,6 +123,7 @@ pub struct Auth {
 
 pub(crate) struct Inner {
     pub(crate) broker: Broker,
+    audit: Audit,
     required: bool,
     keys: Option<jwt::Keys>,
     policy: RwLock<Arc<Policy>>,
@@ -152,6 +160,7 @@ impl Auth {
         let keys = options.jwt.map(jwt::Keys::open).transpose()?;
         let inner = Inner {
             broker: broker.clone(),
+            audit: Audit::open(broker, options.audit_bytes)?,
             required: options.required,
             keys,
             policy: RwLock::new(Arc::new(policy)),
@@ -180,7 +189,7 @@ impl Auth {
         &self.inner.broker
     }
 
-    /// Whether a client must prove who it is.
+    /// Whether a client must authenticate.
     pub fn is_required(&self) -> bool {
         self.inner.required
     }
@@ -232,7 +241,7 @@ impl Auth {
         }
     }
 
-    /// Notes that a proof failed; tells how long the answer waits.
+    /// Notes a failed login; returns how long the answer waits.
     pub(crate) fn refuse(&self, why: &'static str, counts: bool, from: &str) -> Refused {
         let address = from.parse::<std::net::SocketAddr>().map(|from| from.ip());
         let address: Option<IpAddr> = address.or_else(|_| from.parse()).ok();
@@ -266,7 +275,7 @@ impl Auth {
         caller.map_err(|why| self.refuse(why, true, from))
     }
 
-    /// Tells of each change; its value is the number of the change.
+    /// Signals each change; its value is the number of the change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changed.subscribe()
     }
@@ -309,9 +318,9 @@ impl Auth {
         }
     }
 
-    /// Says what happened, to those who follow the audit.
+    /// Publishes an audit event.
     pub(crate) fn audit(&self, kind: &'static str, fields: &[(&str, serde_json::Value)]) {
-        self.inner.broker.emit_event(kind, fields);
+        self.inner.audit.say(kind, fields);
     }
 }
 
@@ -348,7 +357,7 @@ impl Inner {
         Some(Arc::new(Who { name, everything: false, grants, quotas, usage }))
     }
 
-    /// Who a claim is now.
+    /// The identity behind a claim now.
     pub(crate) fn who(&self, claim: &Claim) -> Result<Arc<Who>, &'static str> {
         let policy = self.policy();
         let unknown = "this server knows no identity of that name";
@@ -356,7 +365,7 @@ impl Inner {
             Claim::Nothing if !self.required => Ok(Arc::clone(&self.everybody)),
             Claim::Nothing => self
                 .named(&policy, ANONYMOUS, &[])
-                .ok_or("prove who you are: with a token, a certificate or a login"),
+                .ok_or("authentication is required: use a token, a certificate or a login"),
             Claim::Token(id) => {
                 let token = policy.tokens.get(id).ok_or("the token was revoked")?;
                 if is_expired(token.expires(), self.broker.now()) {
@@ -381,7 +390,7 @@ impl Inner {
     }
 }
 
-/// Someone who may do everything.
+/// An identity that may do everything.
 fn everything(name: &str) -> Who {
     let usage = Arc::default();
     let (grants, quotas) = (Grants::default(), Quotas::default());

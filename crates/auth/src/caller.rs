@@ -43,14 +43,25 @@ pub struct Caller {
 
 /// That a right is missing. Nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{who} may not {right} on {on}; `gapless auth check {who} {right} {on}` tells why")]
+#[error("{who} may not {right} on {on}; `gapless auth check {who} {right} {on}` says why")]
 pub struct Denied {
-    /// Who asked.
+    /// The name of the caller.
     pub who: String,
     /// What for.
     pub right: Right,
     /// Where.
     pub on: String,
+}
+
+/// Why a client may not go on with what it was allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// What it proved is not good any more.
+    #[error(transparent)]
+    Proof(#[from] Refused),
+    /// A right was taken away.
+    #[error(transparent)]
+    Right(#[from] Denied),
 }
 
 impl fmt::Debug for Caller {
@@ -108,7 +119,7 @@ impl Caller {
         }
     }
 
-    /// Whether it may use an area of the server: `server`, `clients` or `auth`.
+    /// Whether it may use an area of the server: `server`, `clients`, `auth` or `cluster`.
     ///
     /// # Errors
     /// When it may not.
@@ -131,7 +142,7 @@ impl Caller {
         {
             return self.may(Right::Outbox, &relay);
         }
-        // A name that is no topic name is within no pattern but the one for everything.
+        // A name that is not a valid topic name matches only the pattern for everything.
         match TopicName::parse(&text) {
             Ok(name) => self.may(right, &name),
             Err(_) => self.may_all(right, &Pattern::parse(">").expect("a pattern")),
@@ -185,7 +196,7 @@ impl Caller {
     /// Remembers what it is allowed from now on, so that [`Self::lost`] can look at it again.
     #[must_use]
     pub fn keeping(mut self) -> Self {
-        // Those who may do everything prove nothing, and lose nothing.
+        // A caller that may do everything without a credential has nothing to lose.
         self.kept = (!self.who.everything).then(Arc::default);
         self
     }
@@ -207,19 +218,20 @@ impl Caller {
         self.kept.is_some()
     }
 
-    /// Resolves, with the reason, when its proof or any of what it was allowed is not good any more.
-    pub async fn lost(mut self) -> String {
+    /// Resolves, with the reason, when its proof or any of what it was allowed is not good any
+    /// more.
+    pub async fn lost(mut self) -> Lost {
         let mut changes = self.changes();
         // What is looked at again is not kept a second time.
         let Some(kept) = self.kept.take() else { return std::future::pending().await };
         loop {
             if let Err(refused) = self.refresh() {
-                return refused.to_string();
+                return refused.into();
             }
             let checks = auth::lock(&kept).clone();
             let denied = checks.iter().find_map(|(right, on)| self.may_all(*right, on).err());
             if let Some(denied) = denied {
-                return denied.to_string();
+                return denied.into();
             }
             if changes.changed().await.is_err() {
                 return std::future::pending().await;
@@ -243,7 +255,7 @@ impl Caller {
         (!self.who.everything).then(|| self.who.grants.decide(right, on))
     }
 
-    /// Tells of each change of records; [`Self::refresh`] is to be called then.
+    /// Signals each change of records; [`Self::refresh`] is to be called then.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.auth.changes()
     }

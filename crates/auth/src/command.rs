@@ -157,7 +157,7 @@ impl Caller {
         match &command {
             Command::WhoAmI {} => return Ok(json!({ "name": self.name(), "from": self.from() })),
             Command::Ticket {} => return self.ticket(),
-            // Everybody may know about itself.
+            // Each identity may see its own record.
             Command::Check { name, .. } if name == self.name() => {}
             _ => self.may_area("auth")?,
         }
@@ -353,9 +353,12 @@ fn check(auth: &Auth, name: &str, right: &str, on: &str) -> Result<Value, Comman
     let caller = Caller::new(auth.clone(), Arc::new(claim), who, "");
     let mut answer = json!({ "name": name, "right": right.name(), "on": on });
     let (allowed, role, rule, why) = match caller.explain(right, asked) {
-        None => {
-            (true, None, None, "proofs are not required, so everybody may do everything".to_owned())
-        }
+        None => (
+            true,
+            None,
+            None,
+            "credentials are not required, so every client may do everything".to_owned(),
+        ),
         Some(decision) => match decision.by {
             None => (false, None, None, "no rule of its roles allows it".to_owned()),
             Some((role, rule)) => {

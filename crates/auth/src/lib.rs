@@ -4,6 +4,7 @@
 //! caller is what listeners hold instead of a bare broker, and the one place where rights are
 //! checked. The rules themselves are in `gapless_core::rights`, sockets and TLS in the listeners.
 
+mod audit;
 mod auth;
 mod caller;
 mod command;
@@ -16,7 +17,7 @@ mod sessions;
 mod throttle;
 
 pub use auth::{Auth, AuthError, AuthOptions, Proof, Refused};
-pub use caller::{Caller, Denied};
+pub use caller::{Caller, Denied, Lost};
 pub use command::{Command, CommandError};
 pub use quota::{Held, OverQuota};
 pub use records::{Quotas, RecordError};

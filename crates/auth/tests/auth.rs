@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use gapless_auth::{Auth, AuthOptions, Caller, Command, CommandError, Proof, Refused};
-use gapless_broker::{Broker, BrokerOptions};
+use gapless_broker::{Broker, BrokerOptions, Delivery, From};
 use gapless_core::rights::Right;
-use gapless_core::{Pattern, TopicName};
+use gapless_core::{Message, Pattern, PublishOptions, TopicName};
 use serde_json::{Value, json};
 
 fn open(folder: &Path) -> Auth {
     let broker = Broker::open(BrokerOptions::new(folder)).expect("a broker");
-    Auth::open(&broker, AuthOptions { required: true, jwt: None }).expect("records")
+    Auth::open(&broker, AuthOptions { required: true, ..AuthOptions::default() }).expect("records")
 }
 
 fn command(caller: &Caller, json: impl Into<Value>) -> Result<Value, CommandError> {
@@ -67,13 +67,13 @@ fn wrong_revoked_and_missing_proofs_are_refused() {
         format!("{}{}", &token[..token.len() - 1], if token.ends_with('x') { "y" } else { "x" });
     assert_eq!(refused(&auth, Proof::Token(&wrong)).why, "the token is not valid");
     assert_eq!(refused(&auth, Proof::Token("rubbish")).why, "the token is not valid");
-    assert!(refused(&auth, Proof::Nothing).why.starts_with("prove who you are"));
+    assert!(refused(&auth, Proof::Nothing).why.starts_with("authentication is required"));
     assert!(refused(&auth, Proof::Certificate("stranger")).why.contains("no identity"));
     assert!(auth.caller(Proof::Certificate("shop"), "test").is_ok());
     let mut caller = auth.caller(Proof::Token(&token), "test").unwrap();
     let mut changes = caller.changes();
     command(&auth.server(), json!({ "do": "token_revoke", "id": "shop" })).unwrap();
-    assert!(changes.has_changed().unwrap(), "open connections are told");
+    assert!(changes.has_changed().unwrap(), "open connections are notified");
     changes.mark_unchanged();
     assert_eq!(caller.refresh().expect_err("revoked").why, "the token was revoked");
     assert_eq!(refused(&auth, Proof::Token(&token)).why, "the token is not valid");
@@ -111,7 +111,10 @@ fn failures_of_one_address_wait_longer_and_a_good_token_of_it_does_not() {
         (0..6).map(|_| refused(&auth, Proof::Token("rubbish")).delay).collect();
     assert!(delays[0].is_zero() && delays[5] > delays[3], "{delays:?}");
     assert!(auth.caller(Proof::Token(&token), "10.0.0.9:1").is_ok());
-    assert!(refused(&auth, Proof::Nothing).delay.is_zero(), "no proof is no wrong proof");
+    assert!(
+        refused(&auth, Proof::Nothing).delay.is_zero(),
+        "a missing credential is not a wrong one"
+    );
 }
 
 #[test]
@@ -207,8 +210,8 @@ fn stored_bytes_are_measured_and_bound_publishing() {
     broker.create_topic(&name, gapless_core::TopicSettings::default()).unwrap();
     auth.tick();
     assert!(caller.charge(1, 1).is_ok());
-    let message = gapless_core::Message::new("x".repeat(1000));
-    broker.publish(&name, &message, &gapless_core::PublishOptions::default()).wait().unwrap();
+    let message = Message::new("x".repeat(1000));
+    broker.publish(&name, &message, &PublishOptions::default()).wait().unwrap();
     auth.tick();
     assert_eq!(caller.charge(1, 1).unwrap_err().what, "stored bytes");
 }
@@ -276,4 +279,135 @@ fn roles_in_use_and_built_in_roles_stay() {
     let left = command(&auth.server(), json!({ "do": "token_list" })).unwrap();
     assert_eq!(left["tokens"], json!([]), "tokens go with their identity");
     command(&auth.server(), json!({ "do": "role_remove", "role": "writer" })).unwrap();
+}
+
+#[test]
+fn f3_the_audit_is_kept_in_a_topic_that_no_client_can_write_to_if_that_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let entries = |broker: &Broker| {
+        let log = Pattern::literal(&topic("$audit.log"));
+        let mut follower = broker.subscribe(&log, From::Beginning).expect("it is there");
+        let mut entries: Vec<Value> = Vec::new();
+        loop {
+            match gapless_broker::block_on(follower.next()).expect("it goes on") {
+                Delivery::Messages(messages) => entries.extend(messages.iter().map(|each| {
+                    serde_json::from_slice(&each.message.body.expect("a body")).expect("JSON")
+                })),
+                Delivery::Live => return entries,
+                Delivery::Gap(_) | Delivery::Recovering { .. } => {}
+            }
+        }
+    };
+    let with = |audit_bytes: Option<u64>| {
+        let mut options = BrokerOptions::new(folder.path());
+        options.journal.seal_bytes = 64 * 1024;
+        let broker = Broker::open(options).expect("a broker");
+        let options = AuthOptions { required: true, audit_bytes, ..AuthOptions::default() };
+        Auth::open(&broker, options).expect("records")
+    };
+    let auth = with(Some(64 * 1024));
+    let token = writer(&auth);
+    refused(&auth, Proof::Token("wrong"));
+    let mut caller = auth.caller(Proof::Token(&token), "10.0.0.1:2").expect("the token is good");
+    caller.may_publish(&topic("orders.secret")).unwrap_err();
+    let broker = auth.broker().clone();
+    broker.flush();
+    let kept = entries(&broker);
+    let kinds = |kind: &str| kept.iter().filter(|entry| entry["event"] == *kind).count();
+    assert_eq!((kinds("audit.refused"), kinds("audit.denied")), (1, 1), "{kept:?}");
+    assert!(kinds("audit.changed") >= 2, "{kept:?}");
+    let denied = kept.iter().find(|entry| entry["event"] == "audit.denied").expect("one");
+    assert_eq!((&denied["who"], &denied["on"]), (&json!("shop"), &json!("orders.secret")));
+    assert!(denied["time_ms"].is_u64() && !json!(kept).to_string().contains(&token));
+    let forged = Message::new("{}");
+    let forged = broker.publish(&topic("$audit.log"), &forged, &PublishOptions::default());
+    assert!(!forged.is_accepted());
+    assert!(broker.delete_topic(&topic("$audit.log")).is_err());
+
+    // It is there after a restart, and no larger than it may be.
+    broker.close().unwrap();
+    drop((auth, caller));
+    let auth = with(Some(64 * 1024));
+    let broker = auth.broker().clone();
+    assert_eq!(entries(&broker).len(), kept.len());
+    for _ in 0..3_000 {
+        refused(&auth, Proof::Token("wrong"));
+    }
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while broker.describe_topic(&topic("$audit.log")).expect("it is there").bytes > 256 * 1024 {
+        assert!(std::time::Instant::now() < until, "the oldest go");
+        std::thread::yield_now();
+    }
+    broker.close().unwrap();
+    drop(auth);
+    // Without the setting there is nothing more.
+    let auth = with(None);
+    let next = || auth.broker().describe_topic(&topic("$audit.log")).expect("it is there").next;
+    let before = next();
+    refused(&auth, Proof::Token("wrong"));
+    auth.broker().flush();
+    assert_eq!(next(), before);
+}
+
+/// Bytes of memory that this process has.
+#[cfg(target_os = "linux")]
+fn rss() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages: usize = statm.split(' ').nth(1).expect("a number").parse().expect("a number");
+    pages * 4096
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn f3_a_hundred_thousand_wrong_tokens_do_not_slow_down_others() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
+    const WRONG: u32 = 100_000;
+    const GOOD: u32 = 500;
+    let folder = tempfile::tempdir().unwrap();
+    let auth = open(folder.path());
+    let token = writer(&auth);
+    // Those that are no token, of an id that is unknown, and with a secret that is wrong.
+    let known = token.splitn(3, '_').take(2).collect::<Vec<_>>().join("_");
+    let secret = "A".repeat(43);
+    let wrong =
+        ["wrong".to_owned(), format!("gapless_0123456789ab_{secret}"), format!("{known}_{secret}")];
+    let good = || {
+        let began = Instant::now();
+        for _ in 0..GOOD {
+            let caller = auth.caller(Proof::Token(&token), "10.0.0.2:1").expect("it is good");
+            assert_eq!(caller.name(), "shop");
+        }
+        began.elapsed()
+    };
+    let best = |mut times: Vec<Duration>| {
+        times.sort();
+        times[times.len() / 4]
+    };
+    let alone = best((0..20).map(|_| good()).collect());
+    let before = rss();
+    let done = AtomicBool::new(false);
+    let meanwhile = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for each in 0..WRONG {
+                // From one address, and from very many.
+                let from = if each % 2 == 0 { 0x0a00_0009 } else { each };
+                let from = format!("{}:1", std::net::Ipv4Addr::from(from));
+                let proof = Proof::Token(&wrong[each as usize % 3]);
+                let refused = auth.caller(proof, &from).expect_err("it is wrong");
+                assert!(refused.delay <= Duration::from_secs(3));
+            }
+            done.store(true, Ordering::Release);
+        });
+        let mut times = vec![good()];
+        while !done.load(Ordering::Acquire) {
+            times.push(good());
+        }
+        best(times)
+    });
+    // They share locks for a moment each, and perhaps a processor.
+    assert!(meanwhile < alone * 20 + Duration::from_millis(20), "{meanwhile:?} after {alone:?}");
+    let grown = rss().saturating_sub(before);
+    assert!(grown < 32 * 1024 * 1024, "{grown} bytes are held for them");
 }
