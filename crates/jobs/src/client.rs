@@ -17,10 +17,9 @@ use gapless_core::job::JobId;
 use gapless_core::job::multi::{Effect, Input, Multi, MultiOptions, Policy};
 use gapless_protocol::{Decoder, Frame, FrameLimit, Kind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::access::{Access, Incoming, Outgoing};
 use crate::clock::{self, Instant};
 use crate::wire::{ClientConfig, JobAnswer, JobProgress, JobRequest, JobResult, SUBMIT_PREFIX};
 
@@ -40,8 +39,8 @@ pub struct ClientOptions {
     pub leaders: Vec<String>,
     /// Who it is.
     pub client_id: String,
-    /// By what it proves who it is, to all leaders.
-    pub token: Option<String>,
+    /// How all leaders are reached.
+    pub access: Access,
     /// How many of its jobs may run at a time, over all leaders.
     pub cap: u32,
     /// Which leader a job goes to.
@@ -339,7 +338,7 @@ impl Task {
         let share = (self.options.cap / self.options.leaders.len() as u32).max(1);
         let hello = ClientConfig {
             client_id: self.options.client_id.clone(),
-            token: self.options.token.clone(),
+            token: self.options.access.token.clone(),
             desired_parallelism: share,
             weight: 1,
             observer: false,
@@ -348,8 +347,9 @@ impl Task {
         let payload = serde_json::to_vec(&hello).expect("a hello is plain data");
         let hello = encoded(Kind::JobClientHello, [0; 16], payload.into());
         let (address, inbox) = (self.options.leaders[at].clone(), self.inbox.clone());
+        let access = self.options.access.clone();
         tokio::spawn(async move {
-            if let Err(error) = converse(at, &address, &hello, &inbox).await {
+            if let Err(error) = converse(at, (&address, &access), &hello, &inbox).await {
                 tracing::debug!(address, %error, "the connection to a leader ended");
             }
             let _ = inbox.send(News::Lost(at)).await;
@@ -360,18 +360,18 @@ impl Task {
 /// Connects to a leader, and passes frames both ways until the connection ends.
 async fn converse(
     at: usize,
-    address: &str,
+    (address, access): (&str, &Access),
     hello: &Bytes,
     inbox: &mpsc::Sender<News>,
 ) -> io::Result<()> {
-    let Greeted { mut input, mut output, mut read } = greet(address, hello).await?;
+    let Greeted { mut input, mut output, mut read } = greet(address, access, hello).await?;
     let (out, mut frames) = mpsc::channel::<Bytes>(OUT_MAX);
     if inbox.send(News::Connected(at, out)).await.is_err() {
         return Ok(());
     }
     let write = async {
         while let Some(frame) = frames.recv().await {
-            output.write_all(&frame).await?;
+            send(&mut output, &frame).await?;
         }
         Ok(())
     };
@@ -391,19 +391,17 @@ async fn converse(
 
 /// A connection to a leader that has welcomed this client.
 pub(crate) struct Greeted {
-    pub(crate) input: OwnedReadHalf,
-    pub(crate) output: OwnedWriteHalf,
+    pub(crate) input: Incoming,
+    pub(crate) output: Outgoing,
     /// What was read and is no whole frame yet.
     pub(crate) read: BytesMut,
 }
 
 /// Connects to a leader, in time.
-pub(crate) async fn greet(address: &str, hello: &[u8]) -> io::Result<Greeted> {
+pub(crate) async fn greet(address: &str, access: &Access, hello: &[u8]) -> io::Result<Greeted> {
     let connect = async {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let (mut input, mut output) = stream.into_split();
-        output.write_all(hello).await?;
+        let (mut input, mut output) = access.dial(address).await?;
+        send(&mut output, hello).await?;
         let mut read = BytesMut::new();
         let welcome = next_frame(&mut input, &mut read).await?;
         match welcome.map(|frame| frame.kind) {
@@ -412,6 +410,12 @@ pub(crate) async fn greet(address: &str, hello: &[u8]) -> io::Result<Greeted> {
         }
     };
     tokio::time::timeout(CONNECT_WAIT, connect).await?
+}
+
+/// Writes a frame, and whatever TLS keeps back of it.
+pub(crate) async fn send(output: &mut Outgoing, frame: &[u8]) -> io::Result<()> {
+    output.write_all(frame).await?;
+    output.flush().await
 }
 
 /// The next frame; `None` at the end of the connection.

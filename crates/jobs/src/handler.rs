@@ -12,6 +12,7 @@ use gapless_core::job::leader::{ASSIGN_PREFIX, CREDIT_MAX};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::access::Access;
 use crate::run::{self, Stop};
 use crate::wire::{
     JobProgress, JobRequest, JobResult, RequestError, Status, Stream, decode, exec_name, name,
@@ -131,7 +132,7 @@ impl Handler {
 pub struct Worker {
     leader: String,
     worker_id: String,
-    token: Option<String>,
+    access: Access,
     parallel: u32,
     handlers: Vec<(Arc<str>, Handler)>,
 }
@@ -149,13 +150,21 @@ impl Worker {
         let worker_id = worker_id.into();
         name("WorkerId", &worker_id)?;
         let leader = leader.into();
-        Ok(Self { leader, worker_id, token: None, parallel: 4, handlers: Vec::new() })
+        Ok(Self { leader, worker_id, access: Access::default(), parallel: 4, handlers: Vec::new() })
     }
 
     /// By what it proves who it is.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
+        self.access.token = Some(token.into());
+        self
+    }
+
+    /// Which authorities are trusted, and by which certificate it proves who it is; without it there
+    /// is no TLS.
+    #[must_use]
+    pub fn tls(mut self, tls: Arc<rustls::ClientConfig>) -> Self {
+        self.access.tls = Some(tls);
         self
     }
 
@@ -188,7 +197,7 @@ impl Worker {
             let link = Link {
                 leader: self.leader.clone(),
                 worker_id: format!("{}-{exec}", self.worker_id),
-                token: self.token.clone(),
+                access: self.access.clone(),
                 pattern: format!("{ASSIGN_PREFIX}{exec}"),
                 parallel: self.parallel,
                 // Functions share the process with other work, which knows best what it takes on.

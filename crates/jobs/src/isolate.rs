@@ -1,8 +1,9 @@
 //! Keeping a job from the rest of the machine.
 //!
-//! Landlock and seccomp bind a thread and all processes that it starts. So a job is started by a
-//! thread that lives for that alone: it binds itself, starts the program, and ends. The worker
-//! stays free, no code runs between fork and exec, and a program cannot run before it is bound.
+//! Landlock and seccomp bind a thread and all that it starts. So a job is started by a thread that
+//! lives for that alone: it binds itself, starts the program, and ends. The worker stays free, no
+//! code runs between fork and exec, and a program cannot run before it is bound. The filter of
+//! calls is the same for all jobs: one thread has it, and all others are started by that one.
 //! Limits of memory and processor time are set from outside, right after the start.
 //!
 //! What the machine does not offer is left out; the level that was reached is in the result, and
@@ -10,6 +11,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
 use rustix::process::{Pid, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
@@ -58,9 +60,15 @@ pub(crate) fn spawn(
     least: Option<Isolation>,
 ) -> io::Result<(Child, Isolation)> {
     let runtime = Handle::current();
-    let start = || {
+    let (folder, exec_dir, sandbox) = (folder.to_owned(), exec_dir.to_owned(), sandbox.clone());
+    let filtered = sandbox.wants(Isolation::Kernel).then(Starter::filtered).flatten();
+    let is_filtered = filtered.is_some();
+    let start = move || {
         let _entered = runtime.enter();
-        let mut level = confine(folder, exec_dir, sandbox)?;
+        let mut level = confine(&folder, &exec_dir, &sandbox)?;
+        if level == Isolation::Files && is_filtered {
+            level = Isolation::Kernel;
+        }
         if let Some(user) = sandbox.user
             && level == Isolation::Kernel
             && sandbox.wants(Isolation::User)
@@ -73,10 +81,48 @@ pub(crate) fn spawn(
         }
         Ok((command.spawn()?, level))
     };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().spawn_scoped(scope, start)?;
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
-    })
+    match filtered {
+        Some(starter) => starter.run(start)?,
+        None => on_new_thread(start)?,
+    }
+}
+
+fn on_new_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let thread = std::thread::Builder::new().spawn(work)?;
+    thread.join().map_err(|_| io::Error::other("the starting thread panicked"))
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread whose calls to the kernel are filtered. It starts threads, which are so too.
+struct Starter(Mutex<mpsc::Sender<Work>>);
+
+impl Starter {
+    /// The one of this process, if the machine filters calls.
+    fn filtered() -> Option<&'static Self> {
+        static STARTER: OnceLock<Option<Starter>> = OnceLock::new();
+        STARTER.get_or_init(Self::start).as_ref()
+    }
+
+    fn start() -> Option<Self> {
+        let (to, work) = mpsc::channel::<Work>();
+        let (say, is_filtered) = mpsc::channel();
+        let serve = move || {
+            let _ = say.send(filter_calls());
+            work.into_iter().for_each(|work| work());
+        };
+        std::thread::Builder::new().name("starter".to_owned()).spawn(serve).ok()?;
+        is_filtered.recv().ok()?.then(|| Self(Mutex::new(to)))
+    }
+
+    /// Runs this on a new thread below it, and waits for that.
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+        let (say, done) = mpsc::channel();
+        let work = Box::new(move || drop(say.send(on_new_thread(work))));
+        let gone = |_| io::Error::other("the starting thread has ended");
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).send(work).map_err(|_| gone(()))?;
+        done.recv().map_err(|_| gone(()))?
+    }
 }
 
 /// Sets the limits of a process that was just started, and of all that it starts.
@@ -103,14 +149,18 @@ fn confine(_: &std::path::Path, _: &std::path::Path, _: &Sandbox) -> io::Result<
     Ok(Isolation::Process)
 }
 
+#[cfg(not(target_os = "linux"))]
+fn filter_calls() -> bool {
+    false
+}
+
 #[cfg(target_os = "linux")]
-use linux::confine;
+use linux::{confine, filter_calls};
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::collections::BTreeMap;
     use std::path::Path;
-    use std::sync::OnceLock;
 
     use landlock::{
         ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -142,19 +192,14 @@ mod linux {
     /// What every program may write too.
     const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/tty"];
 
-    /// Binds this thread and what it starts.
+    /// Binds this thread and what it starts to some files.
     pub(super) fn confine(
         folder: &Path,
         exec_dir: &Path,
         sandbox: &Sandbox,
     ) -> io::Result<Isolation> {
-        if !sandbox.wants(Isolation::Files) || !files(folder, exec_dir, sandbox)? {
-            return Ok(Isolation::Process);
-        }
-        if !sandbox.wants(Isolation::Kernel) {
-            return Ok(Isolation::Files);
-        }
-        Ok(if calls() { Isolation::Kernel } else { Isolation::Files })
+        let bound = sandbox.wants(Isolation::Files) && files(folder, exec_dir, sandbox)?;
+        Ok(if bound { Isolation::Files } else { Isolation::Process })
     }
 
     /// Whether files are out of reach from now on.
@@ -179,11 +224,10 @@ mod linux {
         Ok(bound.ruleset != RulesetStatus::NotEnforced)
     }
 
-    /// Whether calls to the kernel are filtered from now on.
-    fn calls() -> bool {
-        static FILTERS: OnceLock<Option<[BpfProgram; 2]>> = OnceLock::new();
-        let Some(filters) = FILTERS.get_or_init(filters) else { return false };
-        filters.iter().all(|filter| seccompiler::apply_filter(filter).is_ok())
+    /// Whether calls of this thread, and of all it starts, are filtered from now on.
+    pub(super) fn filter_calls() -> bool {
+        let applied = |filter: &BpfProgram| seccompiler::apply_filter(filter).is_ok();
+        filters().is_some_and(|filters| filters.iter().all(applied))
     }
 
     /// The calls that are answered with "not permitted": those of administrators, those that

@@ -272,7 +272,7 @@ impl Leader {
         Session(1 + self.next_session.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
     }
 
-    /// The store, as it stands in tokens of attempts.
+    /// The store, as the tokens of attempts begin.
     pub fn epoch(&self) -> &str {
         &self.epoch
     }
@@ -433,8 +433,9 @@ impl Turn {
 
 impl Task {
     async fn load(&mut self) -> Result<(), JobsError> {
-        let records = self.store.load().await?;
-        self.machine = Machine::new(self.options.limits).with_calendar(calendar::next);
+        let (records, next) = self.store.load().await?;
+        let machine = Machine::new(self.options.limits).with_calendar(calendar::next);
+        self.machine = machine.numbered_from(next);
         let (now, mut effects) = (self.broker.now(), Vec::new());
         for record in records {
             self.machine.step(now, Input::Restore(record), &mut effects);
@@ -597,6 +598,12 @@ impl Task {
         };
         self.machine.step(self.broker.now(), input, &mut turn.effects);
         let new = &turn.effects[from..];
+        for effect in new {
+            if let Effect::Forget(job) = effect {
+                turn.fresh.requests.remove(job);
+                turn.fresh.results.remove(job);
+            }
+        }
         // A stale outcome is not stored, and neither is the request of a known job.
         if let Some(job) = job_of_ack
             && !new.iter().any(|effect| matches!(effect, Effect::Taken { .. }))
@@ -655,7 +662,11 @@ impl Task {
                         }
                     }
                 }
-                Effect::Forget(job) => changes.forget(*job),
+                Effect::Forget(job) => {
+                    changes.forget(*job);
+                    // Its id may be used again in the same turn.
+                    saved.remove(job);
+                }
                 _ => {}
             }
         }

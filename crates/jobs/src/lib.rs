@@ -21,6 +21,7 @@
 //!   reads, writes and leaves; [`outputs`]: what it leaves, if that is large; `isolate`,
 //!   `cgroup`, `tree`: what it cannot do, and that nothing of it stays.
 
+mod access;
 mod calendar;
 mod capture;
 mod cgroup;
@@ -52,6 +53,7 @@ pub mod wire;
 pub mod worker;
 mod zipped;
 
+pub use access::Access;
 pub use client::{ClientOptions, JobClient, JobEvent, SubmitError};
 pub use error::JobsError;
 pub use handler::{Failure, Job, Worker};

@@ -1,7 +1,8 @@
 //! A connection to one leader for those who look and manage: lists, logs, cancel, retry, forget.
 //!
-//! It is no client of its own: it has no cap, and the jobs it submits are of the client that they
-//! name. A lost connection is an error: whether what was asked is done can be looked up.
+//! It is no client of its own, unless it says which one it speaks for and that client's cap; the
+//! jobs it submits are of the client that they name. A lost connection is an error: whether what was
+//! asked is done can be looked up.
 
 use std::io;
 use std::time::Duration;
@@ -10,11 +11,9 @@ use bytes::{Bytes, BytesMut};
 use gapless_core::job::JobId;
 use gapless_protocol::{Frame, FrameLimit, Kind};
 use serde::de::DeserializeOwned;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::client::{encoded, next_frame};
+use crate::access::{Access, Incoming, Outgoing};
+use crate::client::{encoded, next_frame, send};
 use crate::shown::{JobDetail, JobLog, JobPage, JobQuery, Overview, Question};
 use crate::wire::{
     ClientConfig, JobAnswer, JobRef, JobRequest, JobResult, JobWatch, SUBMIT_PREFIX,
@@ -45,8 +44,8 @@ pub enum Heard {
 
 /// See the head of the file.
 pub struct Manager {
-    input: OwnedReadHalf,
-    output: OwnedWriteHalf,
+    input: Incoming,
+    output: Outgoing,
     read: BytesMut,
     next_id: u128,
     /// How long the leader may take to answer.
@@ -60,23 +59,43 @@ impl Manager {
     /// When it is not there, leads no jobs, or does not let this client in.
     pub async fn connect(
         address: &str,
-        token: Option<String>,
+        access: &Access,
         timeout: Duration,
     ) -> Result<Self, ManageError> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let (input, output) = stream.into_split();
+        Self::introduced(address, access, timeout, None).await
+    }
+
+    /// The same for a client, of which so many jobs may run at a time from now on.
+    ///
+    /// # Errors
+    /// When it is not there, leads no jobs, or does not let this client in.
+    pub async fn connect_for(
+        client: (&str, u32),
+        address: &str,
+        access: &Access,
+        timeout: Duration,
+    ) -> Result<Self, ManageError> {
+        Self::introduced(address, access, timeout, Some(client)).await
+    }
+
+    async fn introduced(
+        address: &str,
+        access: &Access,
+        timeout: Duration,
+        client: Option<(&str, u32)>,
+    ) -> Result<Self, ManageError> {
+        let (input, output) = access.dial(address).await?;
         let mut manager = Self { input, output, read: BytesMut::new(), next_id: 0, timeout };
         let hello = ClientConfig {
-            client_id: String::new(),
-            token,
-            desired_parallelism: 1,
+            client_id: client.map_or_else(String::new, |(name, _)| name.to_owned()),
+            token: access.token.clone(),
+            desired_parallelism: client.map_or(1, |(_, cap)| cap),
             weight: 1,
-            observer: true,
+            observer: client.is_none(),
             routed: false,
         };
         let payload = serde_json::to_vec(&hello).expect("a hello is plain data");
-        manager.output.write_all(&encoded(Kind::JobClientHello, [0; 16], payload.into())).await?;
+        send(&mut manager.output, &encoded(Kind::JobClientHello, [0; 16], payload.into())).await?;
         let welcome = manager.frame().await?;
         match Kind::from_number(welcome.kind) {
             Some(Kind::JobWelcome) => Ok(manager),
@@ -168,7 +187,7 @@ impl Manager {
         };
         let mut bytes = BytesMut::new();
         frame.encode(FrameLimit::MAX, &mut bytes).map_err(|_| ManageError::TooLarge)?;
-        Ok(self.output.write_all(&bytes).await?)
+        Ok(send(&mut self.output, &bytes).await?)
     }
 
     /// The next job that was accepted, and whether it was known; or refused, and why.
@@ -196,7 +215,7 @@ impl Manager {
     pub async fn follow(&mut self, job: JobId) -> Result<(), ManageError> {
         let watch = JobWatch { job_id: job.to_string(), log: true };
         let frame = encoded(Kind::JobWatch, job.0.to_be_bytes(), json(&watch).into());
-        Ok(self.output.write_all(&frame).await?)
+        Ok(send(&mut self.output, &frame).await?)
     }
 
     /// What comes next of a job that is followed, whenever that is.
@@ -223,7 +242,7 @@ impl Manager {
     async fn query<T: DeserializeOwned>(&mut self, query: &JobQuery) -> Result<T, ManageError> {
         self.next_id += 1;
         let id = self.next_id.to_be_bytes();
-        self.output.write_all(&encoded(Kind::JobQuery, id, json(query).into())).await?;
+        send(&mut self.output, &encoded(Kind::JobQuery, id, json(query).into())).await?;
         loop {
             let frame = self.frame().await?;
             match Kind::from_number(frame.kind) {
@@ -237,7 +256,7 @@ impl Manager {
 
     async fn order(&mut self, kind: Kind, payload: &[u8], job: JobId) -> Result<(), ManageError> {
         let payload = Bytes::copy_from_slice(payload);
-        self.output.write_all(&encoded(kind, job.0.to_be_bytes(), payload)).await?;
+        send(&mut self.output, &encoded(kind, job.0.to_be_bytes(), payload)).await?;
         self.answer(job).await.map(drop)
     }
 

@@ -45,7 +45,7 @@ pub struct Outputs {
 #[derive(Debug, thiserror::Error)]
 pub enum OutputsError {
     /// The place cannot be one; nothing was tried.
-    #[error("{place:?} is no place for output files: {why}")]
+    #[error("{place:?} cannot hold output files: {why}")]
     Place {
         /// What was given.
         place: String,
@@ -184,7 +184,8 @@ fn is_archive(name: &str) -> bool {
         let (front, attempt) = name.strip_suffix(ENDING)?.rsplit_once('-')?;
         let (epoch, job) = front.split_once('-')?;
         job.parse::<gapless_core::job::JobId>().ok()?;
-        (u64::from_str_radix(epoch, 16).is_ok() && attempt.parse::<u32>().is_ok()).then_some(())
+        let hex = |part: &str| u64::from_str_radix(part, 16).is_ok();
+        (epoch.split('.').all(hex) && attempt.parse::<u32>().is_ok()).then_some(())
     };
     parts().is_some()
 }
@@ -204,7 +205,7 @@ mod tests {
         JobResult {
             job_id: gapless_core::job::JobId(7).to_string(),
             attempt: Some(number),
-            epoch: Some("0000abcd".to_owned()),
+            epoch: Some("0000abcd.2f".to_owned()),
             ..JobResult::default()
         }
     }
@@ -218,7 +219,7 @@ mod tests {
         let second = outputs.put(&attempt(2), b"two".to_vec()).await.expect("stored");
         assert_eq!(fetch(&first).await.expect("it is there"), b"one");
         assert_eq!(fetch(&second).await.expect("it is there"), b"two");
-        assert!(second.url.ends_with(&format!("0000abcd-{}-2.zip", attempt(2).job_id)));
+        assert!(second.url.ends_with(&format!("0000abcd.2f-{}-2.zip", attempt(2).job_id)));
         // Another attempt's archive, or another size, never passes for this one's.
         for other in [
             OutputRef { url: second.url.clone(), ..first.clone() },

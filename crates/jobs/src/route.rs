@@ -22,11 +22,11 @@ use gapless_core::backoff::{Backoff, Retries};
 use gapless_core::job::JobId;
 use gapless_core::{Pattern, TopicName};
 use gapless_protocol::{Frame, FrameLimit, Kind};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::client::{Greeted, encoded, greet, next_frame};
+use crate::access::{Access, Outgoing};
+use crate::client::{Greeted, encoded, greet, next_frame, send};
 use crate::clock;
 use crate::leader::Leader;
 use crate::room::{Owed, Room};
@@ -53,6 +53,7 @@ const WRITE_WAIT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     leaders: Arc<[(Pattern, Arc<str>)]>,
+    access: Access,
     went: Arc<Mutex<Went>>,
 }
 
@@ -82,11 +83,17 @@ impl FromStr for Routes {
         if leaders.len() > ROUTES_MAX {
             return Err(format!("at most {ROUTES_MAX} routes"));
         }
-        Ok(Self { leaders: leaders.into(), went: Arc::default() })
+        Ok(Self { leaders: leaders.into(), ..Self::default() })
     }
 }
 
 impl Routes {
+    /// The same routes, to leaders that are reached in this way.
+    #[must_use]
+    pub fn by(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
     /// Who leads this executable, if it is another leader: the first route that fits counts.
     pub(crate) fn leader_of(&self, exec: &str) -> Option<&Arc<str>> {
         let subject = TopicName::parse(&format!("{SUBMIT_PREFIX}{exec}")).ok()?;
@@ -147,8 +154,8 @@ impl Forward {
         if std::mem::replace(&mut config.routed, true) {
             return None;
         }
-        // A token is for the leader that it was sent to.
-        config.token = None;
+        // A token is for the leader that it was sent to; this one has another for those.
+        config.token = leader.routes().access.token.clone();
         let payload = serde_json::to_vec(&config).expect("a hello is plain data");
         Some(Self {
             leader: leader.clone(),
@@ -207,6 +214,7 @@ impl Forward {
             let (sender, orders) = mpsc::channel(ORDERS_MAX);
             let target = Target {
                 address: Arc::clone(address),
+                access: self.leader.routes().access.clone(),
                 hello: self.hello.clone(),
                 passed: self.passed.clone(),
                 open: BTreeMap::new(),
@@ -231,6 +239,7 @@ struct Open {
 /// One other leader, for one connection of a client.
 struct Target {
     address: Arc<str>,
+    access: Access,
     hello: Bytes,
     passed: mpsc::Sender<Option<Reply>>,
     open: BTreeMap<JobId, Open>,
@@ -243,7 +252,9 @@ impl Target {
             .expect("the usual waits make sense");
         loop {
             let (address, hello) = (Arc::clone(&self.address), self.hello.clone());
-            let Some(greeted) = self.keep(&mut orders, greet(&address, &hello)).await else {
+            let access = self.access.clone();
+            let greeting = greet(&address, &access, &hello);
+            let Some(greeted) = self.keep(&mut orders, greeting).await else {
                 return;
             };
             let ended = match greeted {
@@ -264,7 +275,7 @@ impl Target {
     /// For those who look and manage: they wait for nothing after a lost connection.
     async fn serve_observer(mut self, mut orders: mpsc::Receiver<Order>) {
         while let Some(order) = orders.recv().await {
-            match greet(&self.address, &self.hello).await {
+            match greet(&self.address, &self.access, &self.hello).await {
                 Ok(mut greeted) => {
                     if write(&mut greeted.output, &order.bytes).await.is_ok() {
                         let _ = self.converse(greeted, &mut orders).await;
@@ -386,8 +397,8 @@ impl Target {
     }
 }
 
-async fn write(output: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> io::Result<()> {
-    tokio::time::timeout(WRITE_WAIT, output.write_all(bytes)).await?
+async fn write(output: &mut Outgoing, bytes: &[u8]) -> io::Result<()> {
+    tokio::time::timeout(WRITE_WAIT, send(output, bytes)).await?
 }
 
 #[cfg(test)]

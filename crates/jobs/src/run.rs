@@ -131,9 +131,22 @@ pub(crate) async fn sweep(work_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The folder of an attempt, by its whole token: no other attempt ever has it.
+fn folder_of(request: &JobRequest, options: &RunOptions) -> PathBuf {
+    let mut name = format!("{}-{}", request.job_id, request.attempt.unwrap_or(0));
+    if let Some(epoch) = &request.epoch {
+        name.push('.');
+        name.extend(
+            epoch.chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '.'),
+        );
+    }
+    options.work_dir.join(name)
+}
+
 /// Whether a folder has the name of a job's: anything else in there is left alone.
 fn is_of_job(name: &std::ffi::OsStr) -> bool {
-    let parts = name.to_str().and_then(|name| name.rsplit_once('-'));
+    let name = name.to_str().map(|name| name.split_once('.').map_or(name, |(front, _)| front));
+    let parts = name.and_then(|name| name.rsplit_once('-'));
     parts.is_some_and(|(job, attempt)| {
         job.parse::<JobId>().is_ok() && attempt.parse::<u32>().is_ok()
     })
@@ -148,8 +161,7 @@ pub(crate) async fn run(
     pieces: mpsc::Sender<Piece>,
 ) -> JobResult {
     let mut result = result_of(request);
-    let name = format!("{}-{}", request.job_id, request.attempt.unwrap_or(0));
-    let folder = options.work_dir.join(name);
+    let folder = folder_of(request, options);
     let mark = tree::mark_of(&folder);
     let began = clock::now();
     match prepare(request, options, &folder).await {
@@ -164,12 +176,20 @@ pub(crate) async fn run(
     }
     result.run_ms = Some(began.elapsed().as_millis() as u64);
     fit(&mut result);
-    if let Err(error) = tokio::fs::remove_dir_all(&folder).await
+    remove(&folder).await;
+    result
+}
+
+/// Removes a job's folder: at once if it is empty, as most are.
+async fn remove(folder: &Path) {
+    if std::fs::remove_dir(folder).is_ok() {
+        return;
+    }
+    if let Err(error) = tokio::fs::remove_dir_all(folder).await
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(folder = %folder.display(), %error, "a job's folder cannot be removed");
     }
-    result
 }
 
 /// The name and quotes of a field beside its text.
@@ -220,7 +240,8 @@ async fn prepare(
     let program = find_program(&options.exec_dir, &request.exec_name).map_err(elsewhere)?;
     let inputs = unpack::inputs(request, &options.limits).map_err(|why| (Status::Failed, why))?;
     let write = async {
-        tokio::fs::create_dir(folder).await?;
+        // A single call: handing it to another thread would take longer.
+        std::fs::create_dir(folder)?;
         unpack::write(folder, &inputs).await?;
         match options.sandbox.user {
             Some(user) => give(folder, user),
@@ -509,13 +530,14 @@ mod tests {
     #[tokio::test]
     async fn only_folders_of_jobs_are_swept() {
         let folder = tempfile::tempdir().expect("a folder");
-        let job = folder.path().join(format!("{}-1", JobId(7)));
+        let jobs = ["", ".5f3c2a10.2f"].map(|epoch| format!("{}-1{epoch}", JobId(7)));
+        let jobs = jobs.map(|name| folder.path().join(name));
         let others = ["letters", "a-1", "worker.lock"].map(|name| folder.path().join(name));
-        for each in others.iter().chain([&job]) {
+        for each in others.iter().chain(&jobs) {
             std::fs::create_dir(each).expect("a folder");
         }
         sweep(folder.path()).await.expect("it can be swept");
-        assert!(!job.exists());
+        assert!(!jobs.iter().any(|job| job.exists()));
         assert!(others.iter().all(|each| each.exists()));
     }
 }

@@ -26,7 +26,7 @@ use crate::route::{Forward, PASSED_MAX};
 use crate::shown::{JobPage, JobQuery, PAGE_DEFAULT, PAGE_MAX, Question};
 use crate::wire::{
     AttemptRef, Attempts, CAP_MAX, ClientConfig, JobAnswer, JobRef, JobRequest, JobResult,
-    JobWatch, JobWelcome, Status, VERSION, WorkerConfig, name,
+    JobWatch, JobWelcome, Status, VERSION, WorkerConfig, epoch_of, name,
 };
 
 /// How much is read at a time, at first and at most: twice as much after a read that was full.
@@ -342,10 +342,7 @@ fn understand(frame: &Frame, epoch: &str) -> Result<Vec<Ask>, String> {
         }
         Some(Kind::JobAck) => {
             let result: JobResult = parse(&frame.payload)?;
-            let token = token_of(&result)?;
-            if result.epoch.as_deref().is_some_and(|told| told != epoch) {
-                return Err("this attempt is of another leader".to_owned());
-            }
+            let token = token_of(&result, epoch)?;
             Ask::Ack(token, outcome_of(&result), frame.payload.clone())
         }
         Some(Kind::JobProgress) => {
@@ -375,11 +372,12 @@ fn understand(frame: &Frame, epoch: &str) -> Result<Vec<Ask>, String> {
     Ok(vec![ask])
 }
 
-fn token_of(result: &JobResult) -> Result<Token, String> {
-    let job =
-        result.job_id.parse().map_err(|error: gapless_core::job::JobIdError| error.to_string())?;
-    let attempt = result.attempt.ok_or("the result does not say of which attempt it is")?;
-    Ok(Token { job, attempt })
+fn token_of(result: &JobResult, store: &str) -> Result<Token, String> {
+    let (Some(attempt), Some(epoch)) = (result.attempt, result.epoch.clone()) else {
+        return Err("the result does not say of which attempt it is".to_owned());
+    };
+    let attempt = AttemptRef { job_id: result.job_id.clone(), attempt, epoch };
+    attempt.token(store).ok_or_else(|| "this attempt is of another leader".to_owned())
 }
 
 fn outcome_of(result: &JobResult) -> Outcome {
@@ -463,11 +461,7 @@ async fn put_tell<R: Room>(
     let epoch = leader.epoch();
     let answer =
         |job: JobId| JobAnswer { job_id: job.to_string(), accepted: true, known: false, why: None };
-    let attempt = |token: Token| AttemptRef {
-        job_id: token.job.to_string(),
-        attempt: token.attempt,
-        epoch: epoch.to_owned(),
-    };
+    let attempt = |token: Token| AttemptRef::new(epoch, token);
     let id = |job: JobId| job.0.to_be_bytes();
     match tell {
         Tell::Submitted { job, known } => {
@@ -523,7 +517,7 @@ fn put_assign(out: &mut BytesMut, token: Token, request: &Bytes, epoch: &str) {
         return;
     };
     request.attempt = Some(token.attempt);
-    request.epoch = Some(epoch.to_owned());
+    request.epoch = Some(epoch_of(epoch, token));
     let subject = format!("{ASSIGN_PREFIX}{}", request.exec_name);
     put(out, Kind::JobAssign, token.job.0.to_be_bytes(), subject.as_bytes(), &json(&request));
 }

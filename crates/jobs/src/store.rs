@@ -87,13 +87,16 @@ impl Store {
         Ok(())
     }
 
-    /// The newest record of every job; none if there never was one.
-    pub(crate) async fn load(&self) -> Result<Vec<Record>, JobsError> {
+    /// The newest record of every job, and a number that no job ever had; none if there never was
+    /// one. Every job that was accepted was written here, so there are no more of them than messages.
+    pub(crate) async fn load(&self) -> Result<(Vec<Record>, u64), JobsError> {
         let pattern = Pattern::literal(&self.state);
         let broker = self.own.broker().clone();
-        if let Err(TopicError::Unknown(_)) = broker.describe_topic(&self.state) {
-            return Ok(Vec::new());
-        }
+        let next = match broker.topic_place(&self.state) {
+            Ok(place) => place.next.0,
+            Err(TopicError::Unknown(_)) => return Ok((Vec::new(), 1)),
+            Err(error) => return Err(error.into()),
+        };
         let follow = move || broker.subscribe(&pattern, From::LastPerKey);
         let mut follower =
             tokio::task::spawn_blocking(follow).await.map_err(|_| JobsError::Stopped)??;
@@ -107,7 +110,7 @@ impl Store {
                         records.push(Record::decode(body).map_err(damaged)?);
                     }
                 }
-                Delivery::Live => return Ok(records),
+                Delivery::Live => return Ok((records, next)),
                 Delivery::Recovering { .. } | Delivery::Gap(_) => {}
             }
         }

@@ -101,15 +101,15 @@ pub struct JobWelcome {
     pub frame_bytes_max: u64,
 }
 
-/// One attempt at a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One attempt at a job: its fencing token.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct AttemptRef {
     /// The job.
     pub job_id: String,
     /// Which attempt.
     pub attempt: u32,
-    /// The leader's store; an attempt of another one is not known.
+    /// The leader's store and which submission of the id it is; opaque to workers.
     #[serde(default)]
     pub epoch: String,
 }
@@ -184,7 +184,7 @@ pub struct JobRequest {
     /// In an assignment: which attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// In an assignment: the leader's store.
+    /// In an assignment: the leader's store and which submission of the id it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<String>,
     /// In an assignment: how long the worker may be silent about it.
@@ -216,7 +216,7 @@ pub struct JobResult {
     /// Which attempt it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// The leader's store.
+    /// As in its assignment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<String>,
     /// Whether it may be tried again, as its request says of this exit code.
@@ -295,7 +295,7 @@ pub struct JobProgress {
     pub job_id: String,
     /// Which attempt.
     pub attempt: u32,
-    /// The leader's store.
+    /// As in its assignment.
     #[serde(default)]
     pub epoch: String,
     /// Where it wrote it.
@@ -523,11 +523,25 @@ impl JobRequest {
     }
 }
 
+/// `Epoch` of an attempt: the leader's store, and which submission of the id it is. A job that has
+/// the id of an earlier one that was forgotten has another.
+pub fn epoch_of(store: &str, token: Token) -> String {
+    format!("{store}.{:x}", token.number)
+}
+
 impl AttemptRef {
-    /// The attempt, if it is one of this leader's.
-    pub fn token(&self, epoch: &str) -> Option<Token> {
+    /// How an attempt of this store is named.
+    pub fn new(store: &str, token: Token) -> Self {
+        let (job_id, attempt) = (token.job.to_string(), token.attempt);
+        Self { job_id, attempt, epoch: epoch_of(store, token) }
+    }
+
+    /// The attempt, if it is one of this store's.
+    pub fn token(&self, store: &str) -> Option<Token> {
         let job = self.job_id.parse().ok()?;
-        (self.epoch == epoch).then_some(Token { job, attempt: self.attempt })
+        let number = self.epoch.strip_prefix(store)?.strip_prefix('.')?;
+        let number = u64::from_str_radix(number, 16).ok()?;
+        Some(Token { job, number, attempt: self.attempt })
     }
 }
 

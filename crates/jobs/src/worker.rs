@@ -19,24 +19,25 @@ use gapless_core::backoff::{Backoff, Retries};
 use gapless_core::job::JobId;
 use gapless_protocol::{Frame, FrameLimit, Kind};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::{encoded, next_frame};
+use crate::access::{Access, Incoming, Outgoing};
+use crate::client::{encoded, next_frame, send};
 use crate::clock::{self, Instant};
 use crate::handler::Handler;
 use crate::load::Load;
 use crate::program::Programs;
 use crate::run::{self, RunOptions, Stop};
 use crate::wire::{
-    AttemptRef, Attempts, JobProgress, JobRequest, JobResult, JobWelcome, WorkerConfig,
+    AttemptRef, Attempts, JobProgress, JobRequest, JobResult, JobWelcome, Status, WorkerConfig,
 };
 
 /// How long connecting and being welcomed may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
-/// A job is stopped this long before its lease ends.
-const LEASE_MARGIN: Duration = Duration::from_secs(2);
+/// A job is stopped so long before its lease ends, or a sixth of the lease if that is less: with a
+/// short lease, a leader that restarts would else find nothing running.
+const LEASE_MARGIN_MAX: Duration = Duration::from_secs(2);
 /// How often a busy machine is looked at until credit is given back.
 const LOAD_LOOK: Duration = Duration::from_millis(200);
 /// Most pieces of output that wait to be sent to the leader.
@@ -51,8 +52,8 @@ pub struct WorkerOptions {
     pub leader: String,
     /// Who it is; the same after a lost connection.
     pub worker_id: String,
-    /// By what it proves who it is.
-    pub token: Option<String>,
+    /// How the leader is reached.
+    pub access: Access,
     /// What it takes: a pattern over `job.assign.<exec>`.
     pub pattern: String,
     /// How programs are run.
@@ -68,7 +69,6 @@ pub struct WorkerOptions {
 
 /// A job that runs, or whose result is not delivered.
 struct Attempt {
-    token: AttemptRef,
     stop: watch::Sender<Option<Stop>>,
     lease_ends: Instant,
     result: Option<Bytes>,
@@ -79,7 +79,7 @@ struct Attempt {
 pub(crate) struct Link {
     pub(crate) leader: String,
     pub(crate) worker_id: String,
-    pub(crate) token: Option<String>,
+    pub(crate) access: Access,
     pub(crate) pattern: String,
     pub(crate) parallel: u32,
     pub(crate) cpu_cap: f64,
@@ -110,11 +110,11 @@ struct Worker {
     executor: Arc<Executor>,
     progress: mpsc::Sender<JobProgress>,
     written: mpsc::Receiver<JobProgress>,
-    attempts: BTreeMap<(JobId, u32), Attempt>,
-    running: JoinSet<((JobId, u32), JobResult)>,
-    finished: VecDeque<(JobId, u32)>,
+    /// By their whole tokens: an id may come again as another job.
+    attempts: BTreeMap<AttemptRef, Attempt>,
+    running: JoinSet<(AttemptRef, JobResult)>,
+    finished: VecDeque<AttemptRef>,
     lease: Duration,
-    epoch: String,
     load: Load,
     /// How much credit is to be given back.
     owed: u32,
@@ -125,10 +125,12 @@ struct Worker {
 /// # Errors
 /// When its folders cannot be prepared.
 pub async fn work(options: WorkerOptions, stopped: watch::Receiver<bool>) -> io::Result<()> {
-    let WorkerOptions { leader, worker_id, token, pattern, run, runner, parallel, cpu_cap } =
+    let WorkerOptions { leader, worker_id, access, pattern, run, runner, parallel, cpu_cap } =
         options;
+    // Jobs have it as their home, and run elsewhere than this process.
+    let run = RunOptions { work_dir: std::path::absolute(&run.work_dir)?, ..run };
     run::sweep(&run.work_dir).await?;
-    let link = Link { leader, worker_id, token, pattern, parallel, cpu_cap };
+    let link = Link { leader, worker_id, access, pattern, parallel, cpu_cap };
     take_jobs(link, Executor::Programs(Box::new(Programs::new(run, runner))), stopped).await;
     Ok(())
 }
@@ -147,7 +149,6 @@ pub(crate) async fn take_jobs(link: Link, executor: Executor, mut stopped: watch
         running: JoinSet::new(),
         finished: VecDeque::new(),
         lease: Duration::from_secs(15),
-        epoch: String::new(),
         load: Load::default(),
         owed: 0,
     };
@@ -182,7 +183,7 @@ impl Worker {
         self.owed = 0;
         let free = self.link.parallel.saturating_sub(self.attempts.len() as u32);
         if free > 0 {
-            output.write_all(&credit(free)).await?;
+            send(&mut output, &credit(free)).await?;
         }
         let (frames, mut came) = mpsc::channel(64);
         let mut reader = tokio::spawn(async move {
@@ -196,7 +197,7 @@ impl Worker {
         // What ended while there was no connection.
         for attempt in self.attempts.values() {
             if let Some(result) = &attempt.result {
-                output.write_all(result).await?;
+                send(&mut output, result).await?;
             }
         }
         let mut renew = tokio::time::interval(self.lease / 3);
@@ -209,23 +210,23 @@ impl Worker {
                 },
                 Some(ended) = self.running.join_next() => {
                     if let Some(result) = self.ended(ended) {
-                        output.write_all(&result).await?;
+                        send(&mut output, &result).await?;
                     }
                 }
                 Some(piece) = self.written.recv() => {
                     let payload = serde_json::to_vec(&piece).expect("plain data");
-                    output.write_all(&encoded(Kind::JobProgress, [0; 16], payload.into())).await?;
+                    send(&mut output, &encoded(Kind::JobProgress, [0; 16], payload.into())).await?;
                 }
                 _ = renew.tick() => {
-                    let attempts = self.attempts.values().map(|each| each.token.clone()).collect();
+                    let attempts = self.attempts.keys().cloned().collect();
                     let payload = serde_json::to_vec(&Attempts { attempts }).expect("plain data");
-                    output.write_all(&encoded(Kind::JobRenew, [0; 16], payload.into())).await?;
+                    send(&mut output, &encoded(Kind::JobRenew, [0; 16], payload.into())).await?;
                     let lease_ends = clock::now() + self.lease;
                     self.attempts.values_mut().for_each(|each| each.lease_ends = lease_ends);
                 }
                 _ = look.tick(), if self.owed > 0 => {
                     if self.load.busy_share() < self.link.cpu_cap {
-                        output.write_all(&credit(std::mem::take(&mut self.owed))).await?;
+                        send(&mut output, &credit(std::mem::take(&mut self.owed))).await?;
                     }
                 }
                 _ = stopped.changed() => {
@@ -236,17 +237,12 @@ impl Worker {
         }
     }
 
-    async fn connect(
-        &mut self,
-    ) -> io::Result<(tokio::net::tcp::OwnedReadHalf, tokio::net::tcp::OwnedWriteHalf, BytesMut)>
-    {
-        let stream = TcpStream::connect(&self.link.leader).await?;
-        stream.set_nodelay(true)?;
-        let (mut input, mut output) = stream.into_split();
+    async fn connect(&mut self) -> io::Result<(Incoming, Outgoing, BytesMut)> {
+        let (mut input, mut output) = self.link.access.dial(&self.link.leader).await?;
         let hello = WorkerConfig {
             worker_id: self.link.worker_id.clone(),
-            token: self.link.token.clone(),
-            running: self.attempts.values().map(|each| each.token.clone()).collect(),
+            token: self.link.access.token.clone(),
+            running: self.attempts.keys().cloned().collect(),
         };
         let frame = Frame {
             kind: Kind::JobWorkerHello.number(),
@@ -257,7 +253,7 @@ impl Worker {
         };
         let mut bytes = BytesMut::new();
         frame.encode(FrameLimit::MAX, &mut bytes).map_err(io::Error::other)?;
-        output.write_all(&bytes).await?;
+        send(&mut output, &bytes).await?;
         let mut read = BytesMut::new();
         let Some(frame) = next_frame(&mut input, &mut read).await? else {
             return Err(io::Error::other("the leader closed the connection"));
@@ -268,28 +264,24 @@ impl Worker {
         }
         let welcome: JobWelcome = serde_json::from_slice(&frame.payload)?;
         self.lease = Duration::from_millis(welcome.lease_ms.max(1));
-        self.epoch = welcome.epoch;
         Ok((input, output, read))
     }
 
-    async fn take(
-        &mut self,
-        frame: &Frame,
-        output: &mut (impl tokio::io::AsyncWrite + Unpin),
-    ) -> io::Result<()> {
+    async fn take(&mut self, frame: &Frame, output: &mut Outgoing) -> io::Result<()> {
         match Kind::from_number(frame.kind) {
             Some(Kind::JobAssign) => {
                 let request: JobRequest = serde_json::from_slice(&frame.payload)?;
-                self.start(request);
+                if let Some(refused) = self.start(request) {
+                    let payload = serde_json::to_vec(&refused).expect("plain data");
+                    send(output, &encoded(Kind::JobAck, frame.corr_id, payload.into())).await?;
+                }
             }
             Some(Kind::JobCancel) => {
                 let attempt: AttemptRef = serde_json::from_slice(&frame.payload)?;
-                if let Ok(job) = attempt.job_id.parse()
-                    && let Some(known) = self.attempts.get_mut(&(job, attempt.attempt))
-                {
+                if let Some(known) = self.attempts.get_mut(&attempt) {
                     if known.result.take().is_some() {
                         // It had ended, and the leader does not want to know.
-                        self.attempts.remove(&(job, attempt.attempt));
+                        self.attempts.remove(&attempt);
                         self.owed += 1;
                     } else {
                         known.stop.send_replace(Some(Stop::Cancelled));
@@ -299,8 +291,9 @@ impl Worker {
             Some(Kind::JobAnswer) => {
                 // A result was taken, or is stale: either way it is done with.
                 let job = JobId(u128::from_be_bytes(frame.corr_id));
-                let done = |(key, each): (&(JobId, u32), &Attempt)| {
-                    (key.0 == job && each.result.is_some()).then_some(*key)
+                let done = |(key, each): (&AttemptRef, &Attempt)| {
+                    let is_of_job = key.job_id.parse() == Ok(job);
+                    (is_of_job && each.result.is_some()).then(|| key.clone())
                 };
                 if let Some(key) = self.attempts.iter().find_map(done) {
                     self.attempts.remove(&key);
@@ -310,43 +303,54 @@ impl Worker {
             _ => {}
         }
         if self.owed > 0 && self.load.busy_share() < self.link.cpu_cap {
-            output.write_all(&credit(std::mem::take(&mut self.owed))).await?;
+            send(output, &credit(std::mem::take(&mut self.owed))).await?;
         }
         Ok(())
     }
 
-    fn start(&mut self, request: JobRequest) {
-        let (Ok(job), Some(attempt)) = (request.job_id.parse::<JobId>(), request.attempt) else {
-            tracing::error!("the leader sent a job without id or attempt");
-            return;
+    /// Starts a job. One that cannot be started gives its credit back, and the answer says so to the
+    /// leader, which need not wait for the lease; an attempt that runs here already goes on.
+    fn start(&mut self, request: JobRequest) -> Option<JobResult> {
+        let not_started = |reason: &str| {
+            let reason = Some(reason.to_owned());
+            JobResult { status: Status::NotStarted, reason, ..run::result_of(&request) }
         };
-        let key = (job, attempt);
-        if self.attempts.contains_key(&key) || self.finished.contains(&key) {
+        let (Ok(job), Some(attempt), Some(epoch)) =
+            (request.job_id.parse::<JobId>(), request.attempt, request.epoch.clone())
+        else {
+            tracing::error!("the leader sent a job without id, attempt or epoch");
+            self.owed += 1;
+            return Some(not_started("the assignment has no id, attempt or epoch"));
+        };
+        let key = AttemptRef { job_id: job.to_string(), attempt, epoch };
+        let runs = self.attempts.contains_key(&key);
+        if runs || self.finished.contains(&key) {
             tracing::warn!(%job, attempt, "this attempt came twice");
-            return;
+            self.owed += 1;
+            return (!runs).then(|| not_started("this attempt came twice"));
         }
-        let token = AttemptRef { job_id: job.to_string(), attempt, epoch: self.epoch.clone() };
         let (stop, stopping) = watch::channel(None);
         let lease_ends = clock::now() + self.lease;
-        self.attempts.insert(key, Attempt { token, stop, lease_ends, result: None });
-        let request = JobRequest { epoch: Some(self.epoch.clone()), ..request };
+        self.attempts.insert(key.clone(), Attempt { stop, lease_ends, result: None });
         let (executor, progress) = (Arc::clone(&self.executor), self.progress.clone());
         self.running.spawn(async move { (key, executor.run(request, stopping, progress).await) });
+        None
     }
 
     /// Keeps the result of an attempt until the leader has it.
     fn ended(
         &mut self,
-        ended: Result<((JobId, u32), JobResult), tokio::task::JoinError>,
+        ended: Result<(AttemptRef, JobResult), tokio::task::JoinError>,
     ) -> Option<Bytes> {
         let (key, result) = ended.ok()?;
-        self.finished.push_back(key);
+        self.finished.push_back(key.clone());
         if self.finished.len() > FINISHED_MAX {
             self.finished.pop_front();
         }
         let attempt = self.attempts.get_mut(&key)?;
         let payload = serde_json::to_vec(&result).expect("plain data");
-        let frame = encoded(Kind::JobAck, key.0.0.to_be_bytes(), payload.into());
+        let job: JobId = key.job_id.parse().expect("it was written from an id");
+        let frame = encoded(Kind::JobAck, job.0.to_be_bytes(), payload.into());
         attempt.result = Some(frame.clone());
         Some(frame)
     }
@@ -362,13 +366,14 @@ impl Worker {
         let until = clock::now() + wait;
         loop {
             let running = self.attempts.values().filter(|each| each.result.is_none());
-            let lease = running.map(|each| each.lease_ends - LEASE_MARGIN).min();
+            let margin = lease_margin(self.lease);
+            let lease = running.map(|each| each.lease_ends - margin).min();
             tokio::select! {
                 () = clock::pause_until(until) => return,
                 () = clock::pause_until(lease.unwrap_or(until)), if lease.is_some() => {
                     let now = clock::now();
                     for each in self.attempts.values() {
-                        if each.lease_ends - LEASE_MARGIN <= now {
+                        if each.lease_ends - margin <= now {
                             each.stop.send_replace(Some(Stop::LeaseLost));
                         }
                     }
@@ -385,7 +390,28 @@ impl Worker {
     }
 }
 
+/// How long before the end of its lease a job is stopped.
+fn lease_margin(lease: Duration) -> Duration {
+    LEASE_MARGIN_MAX.min(lease / 6)
+}
+
 fn credit(more: u32) -> Bytes {
     let more = i32::try_from(more).unwrap_or(i32::MAX);
     encoded(Kind::JobCredit, [0; 16], Bytes::copy_from_slice(&more.to_le_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e10_a_worker_without_its_leader_goes_on_for_most_of_its_lease() {
+        for lease_ms in [3_000, 15_000, 600_000] {
+            let lease = Duration::from_millis(lease_ms);
+            // Leases are renewed three times in their time, so two thirds of it are left at least.
+            let left = lease * 2 / 3 - lease_margin(lease);
+            assert!(left >= lease / 2, "{left:?} of {lease:?}");
+            assert!(lease_margin(lease) >= Duration::from_millis(500), "there is time to stop");
+        }
+    }
 }

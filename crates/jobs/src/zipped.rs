@@ -19,6 +19,10 @@ pub(crate) async fn changed_files(
     inputs: &BTreeMap<String, Vec<u8>>,
     limits: &RunLimits,
 ) -> Result<Option<Vec<u8>>, String> {
+    let is_empty = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+    if is_empty {
+        return Ok(None);
+    }
     let (folder, limits) = (folder.to_owned(), *limits);
     // Only what is compared is kept: a digest would not be smaller than most inputs.
     let inputs = inputs.clone();

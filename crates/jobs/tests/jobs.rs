@@ -13,8 +13,8 @@ use gapless_core::job::multi::Policy;
 use gapless_jobs::guard::Open;
 use gapless_jobs::wire::{JobRequest, JobResult, Status, decode};
 use gapless_jobs::{
-    ClientOptions, Failure, JobClient, JobEvent, Leader, LeaderOptions, RunLimits, RunOptions,
-    Sandbox, SubmitError, Worker, WorkerOptions, session,
+    Access, ClientOptions, Failure, JobClient, JobEvent, Leader, LeaderOptions, RunLimits,
+    RunOptions, Sandbox, SubmitError, Worker, WorkerOptions, session,
 };
 use gapless_protocol::{Decoder, Frame, FrameLimit, Kind};
 use tempfile::TempDir;
@@ -103,7 +103,7 @@ impl WorkerAt {
         let options = WorkerOptions {
             leader: leader.to_string(),
             worker_id: id.to_owned(),
-            token: None,
+            access: Access::default(),
             pattern: "job.assign.*".to_owned(),
             run: RunOptions {
                 exec_dir: execs.to_owned(),
@@ -144,7 +144,7 @@ fn client(leaders: &[SocketAddr], id: &str) -> JobClient {
     JobClient::connect(ClientOptions {
         leaders: leaders.iter().map(ToString::to_string).collect(),
         client_id: id.to_owned(),
-        token: None,
+        access: Access::default(),
         cap: 8,
         policy: Policy::Home,
         grace: Duration::from_millis(300),
