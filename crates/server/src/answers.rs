@@ -35,6 +35,10 @@ pub(crate) fn subscribe_error(failed: &SubscribeError) -> ErrorAnswer {
         SubscribeError::NeedsTopic(_) => ErrorCode::NeedsTopic,
         SubscribeError::Start(_) => ErrorCode::Ahead,
         SubscribeError::TooMany { .. } => ErrorCode::TooManySubscriptions,
+        SubscribeError::NeedsCluster
+        | SubscribeError::NotSpread(_)
+        | SubscribeError::Durable(_) => ErrorCode::NotSupported,
+        SubscribeError::Named(_) => ErrorCode::LimitReached,
         SubscribeError::Read(read) => read_code(read),
         SubscribeError::Closed => ErrorCode::ShuttingDown,
     };
@@ -45,6 +49,7 @@ pub(crate) fn follow_error(failed: &FollowError) -> ErrorAnswer {
     let code = match failed {
         FollowError::Deleted(_) => ErrorCode::TopicDeleted,
         FollowError::Read(read) => read_code(read),
+        FollowError::TakenOver { .. } => ErrorCode::TakenOver,
         FollowError::Closed => ErrorCode::ShuttingDown,
     };
     error(code, failed)

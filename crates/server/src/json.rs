@@ -7,6 +7,7 @@
 pub(crate) mod long_body;
 pub(crate) mod message;
 
+use gapless_core::cluster::{DeliveryReport, SubscriberName, SubscriberResult};
 use gapless_core::time::whole_ms;
 use gapless_core::{
     DeadLetter, DeliveryPolicy, Durability, GapNotice, GroupDoing, GroupInfo, GroupSettings,
@@ -38,6 +39,31 @@ pub fn topic_settings(settings: &TopicSettings) -> Value {
         "partition": settings.partition.map(PartitionBehavior::name),
         "require_subscribers": settings.require_subscribers,
         "max_message_bytes": settings.max_message_bytes,
+    })
+}
+
+/// A delivery report.
+pub fn report(report: &DeliveryReport) -> Value {
+    let failed = |failed: &SubscriberResult| {
+        let status = failed.status.name();
+        match &failed.subscriber {
+            SubscriberName::Handle { node: None, number } => {
+                json!({ "subscriber": number, "status": status })
+            }
+            SubscriberName::Handle { node: Some(node), number } => {
+                json!({ "node": node.as_str(), "subscriber": number, "status": status })
+            }
+            SubscriberName::Identity(identity) => {
+                json!({ "identity": identity.as_str(), "status": status })
+            }
+            SubscriberName::Node(node) => json!({ "node": node.as_str(), "status": status }),
+        }
+    };
+    json!({
+        "status": report.status.name(),
+        "delivered": report.delivered,
+        "failed": report.failed.iter().map(failed).collect::<Vec<_>>(),
+        "unnamed": report.unnamed,
     })
 }
 

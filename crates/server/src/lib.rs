@@ -3,6 +3,7 @@
 mod answers;
 mod budget;
 mod certificate;
+mod cluster;
 mod connections;
 pub mod http;
 pub mod json;

@@ -54,6 +54,10 @@ impl<T> Numbered<T> {
         self.items.is_empty()
     }
 
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.items.iter().map(|(_, item)| item)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(u64, T)> {
         self.items.iter()
     }

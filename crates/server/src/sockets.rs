@@ -13,7 +13,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
-/// How long nothing may come before the kernel asks whether somebody is there.
+/// How long a connection may be silent before the kernel sends keep-alive probes.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 /// How long it waits for the answer before it asks again.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const BACKLOG: u32 = 1024;
 
 /// Listens on the first address of that name that can be listened on. Port 0 takes a free one.
 pub(crate) async fn listen(address: &str) -> io::Result<TcpListener> {
-    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "that is no address");
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "that is not a valid address");
     for address in lookup_host(address).await? {
         match listen_on(address) {
             Ok(listener) => return Ok(listener),
@@ -63,7 +63,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Notes that a connection is ended because its peer took nothing for too long. The peer cannot be
-/// told: what it did not take is in the way. It sees the end behind that, and can resume.
+/// notified: what it did not take is in the way. It sees the end behind that, and can resume.
 pub(crate) fn slow_reader_ended(listener: &'static str, peer: &str) {
     tracing::info!(
         listener,

@@ -128,6 +128,60 @@ fn chunked_rubbish_is_refused() {
     assert_eq!(server.get("/v1/topics/a").json()["next"], 1);
 }
 
+/// A publish that an attacker hides behind another request, in the same packet.
+const SMUGGLED: &str = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\n\
+                        Content-Length: 8\r\n\r\nsmuggled";
+
+#[test]
+fn l6_a_chunk_that_does_not_end_in_crlf_is_refused_with_everything_behind_it() {
+    let server = impatient();
+    server.put("/v1/topics/a", &json!({})).is(201);
+    let head = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\n\
+                Transfer-Encoding: chunked\r\n\r\n";
+    for chunks in [
+        // The line of a size.
+        "5\nhello\r\n0\r\n\r\n",
+        "5 \nhello\r\n0\r\n\r\n",
+        "5;x=y\nhello\r\n0\r\n\r\n",
+        "5;x=\"\n\"\r\nhello\r\n0\r\n\r\n",
+        "5\rhello\r\n0\r\n\r\n",
+        "5;x\r\r\nhello\r\n0\r\n\r\n",
+        // The data.
+        "5\r\nhello\n0\r\n\r\n",
+        "5\r\nhello\r0\r\n\r\n",
+        // The last chunk.
+        "5\r\nhello\r\n0\n\r\n",
+        "5\r\nhello\r\n0;x\n\r\n",
+    ] {
+        let mut client = raw(&server, format!("{head}{chunks}{SMUGGLED}").as_bytes());
+        client.answer().problem(400, "BadRequest");
+        assert!(client.is_closed(), "{chunks:?}");
+    }
+    assert_eq!(server.get("/v1/topics/a").json()["next"], 1, "nothing was published");
+    is_well(&server);
+}
+
+#[test]
+fn l6_after_a_request_with_two_lengths_the_connection_ends() {
+    let server = impatient();
+    server.put("/v1/topics/a", &json!({})).is(201);
+    let lengths = ["Content-Length: 4\r\n", "Transfer-Encoding: chunked\r\n"];
+    for [first, second] in [lengths, [lengths[1], lengths[0]]] {
+        let request = format!(
+            "POST /v1/topics/a/messages HTTP/1.1\r\nHost: localhost\r\n{first}{second}\r\n\
+             1\r\nx\r\n0\r\n\r\n{SMUGGLED}"
+        );
+        let mut client = raw(&server, request.as_bytes());
+        let answer = client.answer().is(201);
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(client.is_closed(), "{first}");
+    }
+    let page = server.get("/v1/topics/a/messages").is(200).json();
+    let texts = page["messages"].as_array().expect("messages").iter();
+    assert!(texts.clone().all(|message| message["text"] == "x"), "{page:#}");
+    assert_eq!(texts.count(), 2);
+}
+
 #[test]
 fn what_is_not_http_gets_a_problem_and_is_disconnected() {
     let server = impatient();

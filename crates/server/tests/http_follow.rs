@@ -128,7 +128,7 @@ fn d4_recovery_and_live_are_events_and_every_seq_comes_once_while_a_publisher_ru
             }
             ledger.take(&event);
         };
-        assert!(ledger.next > to, "everything that was told came before it was live");
+        assert!(ledger.next > to, "everything that was announced came before it was live");
         assert_eq!(live.json()["cursor"], live.id);
         while ledger.next < to + 500 {
             ledger.take(&stream.next());
@@ -153,7 +153,7 @@ fn d10_what_was_purged_is_told_as_a_gap_once() {
     let mut stream = server.resume(path, &gap.id);
     loop {
         let event = stream.next();
-        assert_ne!(event.event, "gap", "it was told");
+        assert_ne!(event.event, "gap", "it was reported");
         if event.is_message() {
             assert_eq!(event.seq(), 6);
             break;
@@ -273,7 +273,7 @@ fn skipped_seqs_of_a_compacted_topic_are_accounted_for_behind_any_event() {
     }
     server.broker().seal().expect("sealed");
     server.broker().compact().expect("compacted");
-    // Opened anew, it has nothing in memory that compaction has not seen.
+    // Reopened, it has nothing in memory that compaction has not seen.
     server.stop();
     server.start();
     let path = "/v1/topics/keys/follow";

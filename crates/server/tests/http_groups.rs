@@ -223,7 +223,7 @@ fn c6_a_lease_that_is_extended_stays_and_one_that_ran_out_comes_again() {
         assert_eq!((extended["taken"].clone(), extended["refused"].clone()), (1.into(), 0.into()));
         assert!(extended["deadline_ms"].as_u64() >= first["deadline_ms"].as_u64());
     }
-    // Nobody says anything more: another member gets it when the lease has run out.
+    // No further request: another member gets it when the lease has expired.
     let other = fetch(&server, "member=other&wait_ms=30000");
     assert_eq!(
         (texts(&other), other["messages"][0]["attempt"].clone()),
@@ -308,7 +308,7 @@ fn c6_two_members_share_and_one_that_leaves_gives_its_messages_back() {
     server.delete("/v1/groups/work/members/a").problem(404, "UnknownMember");
     let given_back = fetch(&server, "member=b&wait_ms=30000");
     assert_eq!(texts(&given_back), ["2"]);
-    assert_eq!(given_back["messages"][0]["attempt"], 1, "leaving is no failure");
+    assert_eq!(given_back["messages"][0]["attempt"], 1, "leaving is not a failure");
     let late = json!({ "leases": a["leases"] });
     assert_eq!(post(&server, "/v1/groups/work/ack", &late), json!({ "taken": 0, "refused": 2 }));
 }

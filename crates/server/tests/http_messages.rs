@@ -422,7 +422,7 @@ fn a_reader_may_wait_for_what_comes() {
     client.write(&Request::new("GET", "/v1/topics/a/messages?from=1&wait_ms=30000").bytes());
     let until = Instant::now() + DEADLINE;
     while server.broker.subscribers().is_empty() {
-        assert!(Instant::now() < until, "nobody waits");
+        assert!(Instant::now() < until, "no reader waits");
         std::thread::yield_now();
     }
     server.post("/v1/topics/a/messages", "here").is(201);

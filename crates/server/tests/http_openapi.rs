@@ -9,6 +9,8 @@ mod http;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use gapless_broker::{Delivery, From};
+use gapless_core::{Message, Pattern, PublishOptions};
 use http::{Request, Server};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::{Value, json};
@@ -119,7 +121,26 @@ fn prepared() -> Server {
     submit("2");
     server.post(&format!("/v1/jobs/{}/cancel", id("2")), "").is(200);
     submit("1");
+    answer_requests(&server, "prices.get");
     server
+}
+
+/// Answers requests to a subject for as long as the server runs.
+fn answer_requests(server: &Server, subject: &str) {
+    let broker = server.broker.clone();
+    let pattern = Pattern::parse(subject).expect("a pattern");
+    let mut requests = broker.subscribe(&pattern, From::Now).expect("it is followed");
+    server.runtime.spawn(async move {
+        while let Ok(delivery) = requests.next().await {
+            let Delivery::Messages(messages) = delivery else { continue };
+            for each in messages.iter() {
+                let to = each.message.header("reply-to").expect("the subject of the answer");
+                let to = std::str::from_utf8(to).expect("text").parse().expect("a name");
+                let answer = Message::new("12");
+                drop(broker.publish(&to, &answer, &PublishOptions::default()));
+            }
+        }
+    });
 }
 
 struct Operation<'a> {

@@ -1,5 +1,5 @@
 //! The page at `/` and the state it shows, over real sockets: what people and programs get,
-//! whether it is true, that it is bounded, and that nothing is sampled while nobody looks.
+//! whether it is true, that it is bounded, and that nothing is sampled while no page is open.
 
 #[path = "common/http.rs"]
 mod http;
@@ -235,7 +235,7 @@ fn d5_subscribers_of_all_doors_are_shown_with_their_states() {
     drop(stream);
     let deadline = Instant::now() + DEADLINE;
     while state(&server, "?show=subscribers")["subscribers"]["offline"] != 1 {
-        assert!(Instant::now() < deadline, "it is noticed that somebody left");
+        assert!(Instant::now() < deadline, "it is noticed that a client left");
         std::thread::yield_now();
     }
     server.runtime.block_on(native.close());
@@ -297,7 +297,7 @@ fn sampling_stops_when_nobody_looks() {
     // It listens to events while it samples, which can be seen at the broker without looking.
     let server = quick();
     let listens = |server: &Server| server.broker.listeners() > 0;
-    assert!(!listens(&server), "nobody has looked yet");
+    assert!(!listens(&server), "no page was open yet");
     let mut viewers: Vec<Viewer> =
         (0..3).map(|_| Viewer::open(&server, "?show=overview")).collect();
     let ears = server.broker.listeners();

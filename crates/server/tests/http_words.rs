@@ -101,7 +101,7 @@ fn a_byte_of_the_address_that_must_be_escaped_is_named() {
     // The next one is none of its business.
     let mut client = server.connect();
     client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nnonsense\r\n\r\n");
-    says(&client.answer().problem(400, "BadRequest"), &["no HTTP/1.1"]);
+    says(&client.answer().problem(400, "BadRequest"), &["not valid HTTP/1.1"]);
 }
 
 #[test]

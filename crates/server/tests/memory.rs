@@ -40,10 +40,19 @@ struct World {
 
 impl World {
     fn open(patience: Duration, write_timeout: Duration) -> Self {
+        Self::with(patience, write_timeout, |_| ())
+    }
+
+    fn with(
+        patience: Duration,
+        write_timeout: Duration,
+        change: impl FnOnce(&mut BrokerOptions),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut options = BrokerOptions::new(folder.path().join("data"));
         options.defaults.durability = Durability::Written;
         options.journal.tail_bytes = 16 * MIB as u64;
+        change(&mut options);
         let broker = Broker::open(options).expect("a broker");
         let runtime = gapless_server::runtime().expect("a runtime");
         let budget = Budget::new(BUDGET, patience);
@@ -434,4 +443,62 @@ fn h1_answers_that_are_not_taken_stay_within_the_budget() {
     }
     assert_eq!(codes.into_iter().collect::<Vec<_>>(), [ErrorCode::OutOfMemory.number()]);
     world.until("all is given back", |world| world.budget.used() == 0);
+}
+
+/// Bytes of history that may be in memory in the test below.
+const RECOVERY: usize = 32 * MIB;
+/// What a reader still gets when it is used up: a block of a segment, with a message more, and as
+/// much twice that is read ahead.
+const SMALLEST_STEPS: usize = 3 * 160 * 1024;
+
+#[test]
+fn m6_the_memory_of_history_is_bounded_while_many_read_it_and_given_back_when_they_have_gone() {
+    let world = World::with(Duration::from_secs(2), DEADLINE, |options| {
+        options.limits.recovery_bytes_max = RECOVERY;
+        options.journal.seal_bytes = 8 * MIB as u64;
+        options.journal.tail_bytes = 4 * MIB as u64;
+    });
+    let plain = PublishOptions::default();
+    let large = Message::new(vec![b'x'; 16 * 1024]);
+    for _ in 0..4096 {
+        let published = world.broker.publish(&name("t"), &large, &plain);
+        world.runtime.block_on(published).expect("an ack");
+    }
+    world.until("most of it is history", |world| {
+        let stats = world.broker.journal_stats();
+        stats.segment_bytes > 48 * MIB as u64 && stats.tail_bytes < 16 * MIB as u64
+    });
+    let head = b"GET /v1/topics/t/follow?from=beginning HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut rss_after = Vec::new();
+    for round in 0..4 {
+        assert_eq!(world.broker.recovery_bytes(), 0, "before round {round}");
+        let before = rss();
+        let mut readers: Vec<Attacker> =
+            (0..attackers()).map(|_| Attacker::new(world.http, Vec::new(), 0)).collect();
+        for reader in &mut readers {
+            reader.stream.set_nonblocking(false).expect("a socket option");
+            reader.stream.write_all(head).expect("it is taken");
+        }
+        // They take nothing, so what was read for them stays.
+        let count = readers.len();
+        world.until("all follow", |world| world.broker.subscribers().len() == count);
+        world.until("history waits for them", |world| world.broker.recovery_bytes() > RECOVERY / 2);
+        for _ in 0..5 {
+            let used = world.broker.recovery_bytes();
+            let history = RECOVERY + count * SMALLEST_STEPS;
+            assert!(used <= history, "{used} bytes of history");
+            let (grown, bound) = (rss().saturating_sub(before), history + BUDGET + CONSTANT);
+            assert!(grown <= bound, "{} MiB more while they read", grown / MIB);
+            world.others_are_unhurt();
+        }
+        drop(readers);
+        world.until("all have gone", |world| world.broker.subscribers().is_empty());
+        world.until("all is given back", |world| {
+            world.broker.recovery_bytes() == 0 && world.budget.used() == 0
+        });
+        rss_after.push(rss());
+    }
+    // The allocator may keep what it once had; it is used again by the next round.
+    let grown = rss_after[3].saturating_sub(rss_after[0]);
+    assert!(grown <= RECOVERY, "{} MiB more after three more rounds: {rss_after:?}", grown / MIB);
 }

@@ -176,7 +176,7 @@ fn questions() -> Vec<Verb> {
         Subscribe { credit_messages: 1, credit_bytes: 1, ..subscribe("abused", StartFrom::Now) }
             .into(),
         subscribe("abused", StartFrom::Token(nowhere)).into(),
-        Unsubscribe { subscription: 1 }.into(),
+        Unsubscribe { subscription: 1, hold: false }.into(),
         Get { topic: topic(), key: "k".into() }.into(),
         Read { topic: topic(), seq: Seq(1) }.into(),
         CellRead { name: "cell".into() }.into(),
@@ -296,7 +296,7 @@ fn a_publisher_that_never_reads_its_acks_is_made_to_wait_and_loses_nothing() {
     let mut ids = Vec::new();
     // Until the socket takes nothing for a second: that is the back-pressure.
     let rest = 'full: loop {
-        assert!(ids.len() < 200_000, "somebody must stop reading");
+        assert!(ids.len() < 200_000, "one side must stop reading");
         let (id, frame) = peer.frame(publish("pushed", &[Message::new(vec![5; 200])]));
         ids.push(id);
         let mut sent = 0;

@@ -202,7 +202,7 @@ fn credit_is_the_most_that_is_sent_and_none_is_a_pause() {
     let too_much = Subscribe { credit_messages: 21, ..none };
     assert_eq!(code(&peer.ask(too_much)), ErrorCode::CreditExceeded);
     peer.send(Credit { subscription: 999, messages: 1, bytes: 1 });
-    assert!(peer.all_there_is().is_empty(), "credit for one that has ended is no error");
+    assert!(peer.all_there_is().is_empty(), "credit for one that has ended is not an error");
     server.still_works();
 }
 
@@ -339,7 +339,8 @@ fn after_unsubscribed_nothing_of_it_comes_and_others_go_on() {
     let first = peer.follow(subscribe("two", StartFrom::Beginning));
     let second = peer.follow(subscribe("two", StartFrom::Beginning));
     peer.all_there_is();
-    let Verb::Unsubscribed(done) = peer.ask(Unsubscribe { subscription: first }) else {
+    let Verb::Unsubscribed(done) = peer.ask(Unsubscribe { subscription: first, hold: false })
+    else {
         panic!("unsubscribed")
     };
     let place = server.broker.read(&name("two"), Seq(3)).unwrap().unwrap();
@@ -349,7 +350,7 @@ fn after_unsubscribed_nothing_of_it_comes_and_others_go_on() {
     let Verb::Messages(messages) = peer.next() else { panic!("messages") };
     assert_eq!((messages.subscription, messages.from), (second, Seq(4)));
     assert!(peer.all_there_is().is_empty());
-    let again = peer.ask(Unsubscribe { subscription: first });
+    let again = peer.ask(Unsubscribe { subscription: first, hold: false });
     assert_eq!(code(&again), ErrorCode::UnknownSubscription);
     server.still_works();
 }
@@ -398,7 +399,7 @@ fn d10_a_purge_is_a_gap_notice_that_is_true() {
     // What was taken from the broker before the purge may still come; the rest is the gap.
     let [gap] = &ledger.gaps[..] else { panic!("one gap: {:?}", ledger.gaps) };
     assert_eq!((gap.to, gap.reason), (Some(Seq(14)), GapReason::Purge));
-    // Whoever begins at the beginning now is not owed what was before.
+    // A subscriber that starts at the beginning now is not owed what was before.
     let mut fresh = server.peer();
     fresh.follow(subscribe("purged", StartFrom::Seq(Seq(3))));
     let mut ledger = Ledger::from(3);
@@ -438,8 +439,8 @@ fn d7_many_subscriptions_and_patterns_share_one_connection() {
             }
         }
     }
-    peer.ask(Unsubscribe { subscription: all });
-    // Another question under way is no subscription.
+    peer.ask(Unsubscribe { subscription: all, hold: false });
+    // Another pending request is not a subscription.
     peer.send(TopicDescribe { topic: name("many.1") });
     peer.follow(subscribe("many.1", StartFrom::Now));
     server.still_works();

@@ -478,3 +478,40 @@ fn the_list_of_clients_shows_their_memberships_as_long_as_they_last() {
     assert!(list[1].memberships[0].active, "it took over");
     server.still_works();
 }
+
+#[test]
+fn c6_a_lease_from_before_a_restart_is_refused_after_it() {
+    let data = tempfile::tempdir().expect("a folder");
+    let open = || {
+        Server::with(|native, broker| {
+            native.drain = Duration::from_millis(100);
+            broker.folder = data.path().join("data");
+        })
+    };
+    let mut server = open();
+    server.create("orders");
+    server.fill("orders", 2);
+    group(&server, settings("orders", Mode::Shared));
+    let mut before = server.peer();
+    let old = join(&mut before, "one", 100);
+    let held = take(&mut before, 2);
+    // The server ends by itself, so that no attempt counts as failed.
+    let closing = server.begin_close();
+    server.wait(closing);
+    server.broker.clone().close().expect("a clean end");
+    drop((before, server));
+
+    let server = open();
+    let mut after = server.peer();
+    let new = join(&mut after, "one", 100);
+    let again = take(&mut after, 2);
+    assert_eq!(again, held, "the same messages come, as the same attempt");
+    assert_eq!(code(&after.ask(ack(old.member, leases(&held)))), ErrorCode::UnknownMember);
+    let step = GroupStep {
+        acks: vec![StepAck { member: old.member, leases: leases(&held) }],
+        commit: Commit::default(),
+    };
+    assert_eq!(code(&after.ask(step)), ErrorCode::UnknownMember);
+    assert_eq!(server.broker.describe_group(&name("work")).expect("a group").lag, 2);
+    assert_eq!(done(&after.ask(ack(new.member, leases(&again)))), (2, 0));
+}

@@ -10,8 +10,9 @@ use gapless_core::{Message, PublishOptions};
 use gapless_protocol::*;
 use process::{files_max, memory};
 
-/// Bytes that an idle connection with a subscription may cost the server in total.
-const CONNECTION_BYTES_MAX: u64 = 4 * 1024;
+/// Bytes that an idle connection with a subscription may cost the server in total. Without
+/// optimisation tasks are larger: they keep values twice that are moved.
+const CONNECTION_BYTES_MAX: u64 = if cfg!(debug_assertions) { 5 * 1024 } else { 4 * 1024 };
 /// Connections that are measured, if so many files may be open: each end is one. So many that a
 /// megabyte or two which the process takes once meanwhile does not count much.
 const CONNECTIONS: usize = 6000;
@@ -21,7 +22,7 @@ const OTHER_FILES: usize = 100;
 const WARM_UP: usize = 50;
 
 #[test]
-fn an_idle_connection_costs_no_more_than_four_kib_before_and_after_it_was_busy() {
+fn an_idle_connection_costs_little_before_and_after_it_was_busy() {
     let server = Server::open();
     let connect = |_| {
         let mut peer = server.peer();

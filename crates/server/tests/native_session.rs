@@ -196,7 +196,7 @@ fn the_list_of_clients_shows_who_follows_what_in_pages() {
     assert_eq!((all[0].name.as_str(), all[0].follows[0].pattern.as_str()), ("peer", "seen"));
     assert_eq!((all[1].address.as_str(), all[1].follows.len()), ("unix", 0));
     let beyond = asker.ask(Clients { after: u64::MAX, limit: 1 });
-    assert_eq!(beyond, Verb::from(ClientList::default()), "after the last there is nobody");
+    assert_eq!(beyond, Verb::from(ClientList::default()), "after the last there are no clients");
     server.still_works();
 }
 

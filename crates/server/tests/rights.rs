@@ -1,5 +1,5 @@
-//! Who may do what, from outside: the same rights on the native protocol and over HTTP, verb by verb
-//! and path by path; and what happens to connections when rights change.
+//! Who may do what, from outside: the same rights on the native protocol and over HTTP, verb by
+//! verb and path by path; and what happens to connections when rights change.
 
 mod common;
 #[path = "common/http.rs"]
@@ -38,7 +38,7 @@ impl Server {
         let mut options = BrokerOptions::new(folder.path().join("data"));
         options.defaults.durability = Durability::Written;
         let broker = Broker::open(options).expect("a broker");
-        let auth = AuthOptions { required: true, jwt: None };
+        let auth = AuthOptions { required: true, ..AuthOptions::default() };
         let auth = Auth::open(&broker, auth).expect("records");
         let runtime = gapless_server::runtime().expect("a runtime");
         let socket = folder.path().join("socket");
@@ -55,9 +55,8 @@ impl Server {
                 Some(&socket),
             )
             .await;
-            let mut http = HttpListener::listen(HttpOptions::default(), "127.0.0.1:0")
-                .await
-                .expect("a listener");
+            let options = HttpOptions { long_poll: http::DEADLINE, ..HttpOptions::default() };
+            let mut http = HttpListener::listen(options, "127.0.0.1:0").await.expect("a listener");
             http.leads(jobs);
             http.serve_for(auth.clone(), None);
             (native.expect("a listener"), http)
@@ -131,6 +130,8 @@ fn verbs() -> Vec<Verb> {
         CellRead { name: "c".into() }.into(),
         Clients { after: 0, limit: 1 }.into(),
         Stats.into(),
+        Cluster { json: json!({ "do": "status" }).to_string() }.into(),
+        Cluster { json: json!({ "do": "leave" }).to_string() }.into(),
         GroupCreate { group: g.clone(), settings: groups.clone() }.into(),
         GroupConfigure { group: g.clone(), settings: groups }.into(),
         GroupDescribe { group: g.clone() }.into(),
@@ -214,6 +215,8 @@ fn requests() -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/v1/groups/g/dead-letters/redrive", nothing.clone()),
         ("DELETE", "/v1/groups/g", nothing.clone()),
         ("GET", "/v1/server", nothing.clone()),
+        ("GET", "/v1/cluster", nothing.clone()),
+        ("POST", "/v1/cluster/leave", nothing.clone()),
         ("PUT", "/v1/stream/s", json!([])),
         ("POST", "/v1/stream/s", json!("x")),
         ("GET", "/v1/stream/s", nothing.clone()),
@@ -264,6 +267,8 @@ fn f3_every_http_path_needs_its_right_and_has_it_where_it_is_granted() {
     server.get(&none, &format!("/v1/jobs/{JOB}/follow")).is(403);
     assert_eq!(server.get(&none, "/v1/topics").is(200).json()["topics"], json!([]));
     assert_eq!(server.get(&none, "/v1/jobs").is(200).json()["jobs"], json!([]));
+    let retry = Request::new("POST", "/v1/jobs/retry?state=cancelled");
+    assert_eq!(server.send(&none, retry).is(200).json()["retried"], json!([]));
     assert_eq!(server.get(&all, "/v1/jobs").is(200).json()["jobs"][0]["job_id"], JOB);
     let open =
         |path: &str| http::Client::connect(server.http.address()).send(&Request::new("GET", path));
@@ -360,7 +365,85 @@ fn f3_a_right_that_is_taken_away_ends_its_subscription_with_a_reason() {
     };
     assert_eq!((ended.subscription, ended.error.known()), (a, Some(ErrorCode::NotAuthorised)));
     assert!(ended.error.message.contains("shop may not subscribe on a.>"), "{ended:?}");
-    assert!(matches!(peer.ask(Unsubscribe { subscription: b }), Verb::Unsubscribed(_)));
+    assert!(matches!(
+        peer.ask(Unsubscribe { subscription: b, hold: false }),
+        Verb::Unsubscribed(_)
+    ));
+}
+
+/// The last event of a stream, with what comes behind its name.
+fn last_event(stream: &mut http::Client) -> (String, Value) {
+    let mut text = String::new();
+    while let Some(chunk) = stream.chunk() {
+        text += &String::from_utf8(chunk).expect("text");
+    }
+    let last = text.trim_end().rsplit("\n\n").next().expect("an event");
+    let (name, data) = last.split_once('\n').expect("a name and data");
+    let name = name.strip_prefix("event: ").expect("a name");
+    let data = data.strip_prefix("data: ").expect("data");
+    (name.to_owned(), serde_json::from_str(data).expect("JSON"))
+}
+
+#[test]
+fn f3_a_stream_over_http_whose_right_is_taken_away_ends_with_a_reason() {
+    let server = Server::open();
+    let rules = &["allow subscribe on a.>", "allow subscribe on b.>"];
+    let (token, revoked) = (server.token("shop", rules), server.token("other", rules));
+    for topic in ["a.t", "b.t"] {
+        server.auth.broker().create_topic(&name(topic), TopicSettings::default()).expect("a topic");
+    }
+    let follow = |token: &str, path: &str| {
+        let request = Request::new("GET", path).header("Authorization", &format!("Bearer {token}"));
+        let mut stream = http::Client::connect(server.http.address());
+        assert_eq!(stream.begin(&request).status, 200);
+        stream
+    };
+    let mut by_topic = follow(&token, "/v1/topics/a.t/follow");
+    let mut by_pattern = follow(&token, "/v1/follow?pattern=a.%3E");
+    let mut stays = follow(&token, "/v1/topics/b.t/follow");
+    let mut by_proof = follow(&revoked, "/v1/topics/b.t/follow");
+    let socket = |token: &str| {
+        let address = server.http.address();
+        let stream = std::net::TcpStream::connect(address).expect("a connection");
+        stream.set_read_timeout(Some(http::DEADLINE)).expect("a deadline");
+        let uri = format!("ws://{address}/v1/topics/a.t/follow").parse().expect("an address");
+        let request = tungstenite::ClientRequestBuilder::new(uri)
+            .with_header("Authorization", format!("Bearer {token}"));
+        tungstenite::client(request, stream).expect("an upgrade").0
+    };
+    let mut sockets = [socket(&token), socket(&revoked)];
+
+    server
+        .command(&json!({ "do": "role_set", "role": "shop", "rules": ["allow subscribe on b.>"] }));
+    server.command(&json!({ "do": "token_revoke", "id": "other" }));
+    for (stream, code, why) in [
+        (&mut by_topic, ErrorCode::NotAuthorised, "shop may not subscribe on a.t"),
+        (&mut by_pattern, ErrorCode::NotAuthorised, "shop may not subscribe on a.>"),
+        (&mut by_proof, ErrorCode::NotAuthenticated, "revoked"),
+    ] {
+        let (name, facts) = last_event(stream);
+        assert_eq!((name.as_str(), &facts["code"]), ("failed", &json!(code.number())));
+        assert!(facts["detail"].as_str().is_some_and(|it| it.contains(why)), "{facts}");
+    }
+    for (socket, why) in sockets.iter_mut().zip(["may not subscribe on a.t", "revoked"]) {
+        let close = loop {
+            if let tungstenite::Message::Close(Some(close)) = socket.read().expect("a close") {
+                break close;
+            }
+        };
+        assert_eq!(u16::from(close.code), 1008);
+        assert!(close.reason.contains(why), "{close:?}");
+    }
+    // What is still allowed goes on.
+    let message = Message::new("for those who may");
+    let published = server.auth.broker().publish(&name("b.t"), &message, &Default::default());
+    published.wait().expect("an ack");
+    loop {
+        let chunk = stays.chunk().expect("it goes on");
+        if String::from_utf8(chunk).expect("text").contains("for those who may") {
+            break;
+        }
+    }
 }
 
 #[test]
@@ -575,7 +658,7 @@ fn f3_the_audit_tells_who_was_refused_what_from_where() {
     );
     assert!(denied["from"].as_str().expect("an address").starts_with("127.0.0.1:"), "{denied}");
     let text = json!(seen).to_string();
-    assert!(!text.contains(&admin) && !text.contains("wrong"), "no secret is told: {text}");
+    assert!(!text.contains(&admin) && !text.contains("wrong"), "no secret is shown: {text}");
 }
 
 #[test]
@@ -583,7 +666,7 @@ fn f3_wrong_tokens_of_one_client_do_not_slow_down_another() {
     let server = Server::open();
     let token = server.token("shop", EVERYTHING);
     let mut peer = server.peer(&token);
-    // Those who try are answered later and later; what is asked here is that nobody waits for them.
+    // Attackers are answered later and later; other clients must not wait for them.
     let mut tries: Vec<Peer> = (0..50).map(|_| server.silent()).collect();
     for each in &mut tries {
         each.send(Hello { token: Some("wrong".into()), ..hello() });
@@ -592,4 +675,173 @@ fn f3_wrong_tokens_of_one_client_do_not_slow_down_another() {
     server.get(&token, "/v1/topics").is(200);
     drop(tries);
     server.runtime.block_on(async { tokio::task::yield_now().await });
+}
+
+/// A PUT of a stream with these headers.
+fn put_stream(path: &str, headers: &[(&str, &str)], body: &str) -> Request {
+    let request = Request::new("PUT", &format!("/v1/stream/{path}")).body(body);
+    headers.iter().fold(request, |request, (name, value)| request.header(name, value))
+}
+
+const TEXT: (&str, &str) = ("Content-Type", "text/plain");
+
+#[test]
+fn f3_every_effect_of_putting_a_stream_needs_its_own_right() {
+    let server = Server::open();
+    let broker = server.auth.broker();
+    let old = name("orders.old");
+    broker.create_topic(&old, TopicSettings::default()).expect("a topic");
+    let creator = server.token("creator", &["allow create on orders.>", "deny publish on >"]);
+    let ttl = ("Stream-TTL", "1");
+    let closed = ("Stream-Closed", "true");
+    // The topic exists: to make a stream of it changes it, with a time to live it deletes it.
+    for (headers, body) in
+        [(&[TEXT][..], ""), (&[TEXT], "x"), (&[TEXT, closed], ""), (&[TEXT, ttl], "")]
+    {
+        let put = put_stream("orders/old", headers, body);
+        server.send(&creator, put).problem(403, "NotAuthorised");
+    }
+    let changer = server.token("changer", &["allow create,configure,publish on orders.>"]);
+    let refused = server.send(&changer, put_stream("orders/old", &[TEXT, ttl], ""));
+    assert_eq!(refused.problem(403, "NotAuthorised").json()["right"], "delete");
+    // A body is published, or there is no stream at all.
+    let refused = server.send(&creator, put_stream("orders/new", &[TEXT], "injected"));
+    assert_eq!(refused.problem(403, "NotAuthorised").json()["right"], "publish");
+    assert!(!broker.has_topic(&name("orders.new")), "what was refused left a topic");
+    assert_eq!(broker.topic_place(&old).expect("it is there").next, Seq(1));
+    let all = server.token("all", EVERYTHING);
+    let append = Request::new("POST", "/v1/stream/orders/old").header(TEXT.0, TEXT.1).body("x");
+    server.send(&all, append).problem(409, "BadRequest");
+    let append = Request::new("POST", "/v1/stream/orders/old")
+        .header(TEXT.0, "application/octet-stream")
+        .body("x");
+    server.send(&all, append).is(204);
+    // What is its own may be as it likes, and a stream that exists stays as it is.
+    server.send(&creator, put_stream("orders/own", &[TEXT, closed], "")).is(201);
+    server.send(&creator, put_stream("orders/own", &[TEXT, closed], "")).is(200);
+    server.send(&creator, put_stream("orders/own", &[TEXT, closed, ttl], "")).is(409);
+    server.send(&changer, put_stream("orders/old", &[TEXT], "")).is(201);
+    server.send(&creator, put_stream("orders/old", &[TEXT, ttl], "")).is(409);
+    server.send(&creator, put_stream("orders/old", &[TEXT, closed], "")).is(409);
+}
+
+#[test]
+fn f3_a_topic_of_another_protocol_is_closed_as_a_stream_only_by_those_who_may_configure_it() {
+    let server = Server::open();
+    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    let writer = server.token("writer", &["allow publish,create on >"]);
+    let close = |path: &str| {
+        Request::new("POST", &format!("/v1/stream/{path}")).header("Stream-Closed", "true")
+    };
+    let refused = server.send(&writer, close("t")).problem(403, "NotAuthorised");
+    assert_eq!(refused.json()["right"], "configure");
+    server.send(&writer, put_stream("own", &[TEXT], "first")).is(201);
+    server.send(&writer, close("own")).is(204);
+}
+
+#[test]
+fn f3_each_message_in_the_body_of_a_stream_counts_for_the_quotas() {
+    let server = Server::open();
+    let token = server.token("shop", EVERYTHING);
+    let quotas = |per_second: u64, topics: u64| {
+        let quotas = json!({ "messages_per_s": per_second, "topics": topics });
+        server.command(
+            &json!({ "do": "identity_set", "name": "shop", "roles": ["shop"], "quotas": quotas }),
+        );
+    };
+    let json = ("Content-Type", "application/json");
+    let many = json!(vec!["x"; 6_000]).to_string();
+    let append = || Request::new("POST", "/v1/stream/s").header(json.0, json.1);
+    // A full bucket lets a large request pass, and is empty for a quarter of an hour then.
+    quotas(5, 2);
+    server.send(&token, put_stream("s", &[json], &many)).is(201);
+    server.send(&token, append().body("1")).problem(429, "QuotaExceeded");
+    server.send(&token, put_stream("more", &[json], "1")).problem(429, "QuotaExceeded");
+    assert!(!server.auth.broker().has_topic(&name("more")), "what was refused left a topic");
+    quotas(6, 1);
+    server.send(&token, append().body(many)).is(204);
+    server.send(&token, append().body("1")).problem(429, "QuotaExceeded");
+    // One that exists is no topic more.
+    server.send(&token, put_stream("s", &[json], "")).is(200);
+    server.send(&token, put_stream("more", &[json], "")).problem(429, "QuotaExceeded");
+}
+
+#[test]
+fn f3_paths_of_the_source_change_only_what_their_rights_allow() {
+    let server = Server::open();
+    let broker = server.auth.broker();
+    let topic = name("t");
+    broker.create_topic(&topic, TopicSettings::default()).expect("a topic");
+    let before = broker.describe_topic(&topic).expect("it is there").settings;
+    let creator = server.token("creator", &["allow create,read,subscribe on t"]);
+    for (method, path, status) in [
+        ("GET", "/topic/t/create?retention=60000", 409),
+        ("GET", "/topic/t/create", 200),
+        ("GET", "/topic/t/config?retention=60000", 403),
+        ("POST", "/topic/t/config?compaction=true", 403),
+        ("GET", "/topic/t/push?message=x", 403),
+        ("GET", "/topic/u/subscribe?anyway=true", 403),
+        ("POST", "/v1/topics/t/messages?create=true", 403),
+        ("PUT", "/v1/groups/g", 403),
+    ] {
+        let request = Request::new(method, path);
+        let request = if method == "GET" { request } else { request.json(&json!({})) };
+        let answer = server.send(&creator, request);
+        assert_eq!(answer.status(), status, "{method} {path}: {}", answer.text());
+    }
+    let follower = server.token("follower", &["allow subscribe on u"]);
+    server.get(&follower, "/v1/topics/u/follow?anyway=true").is(403);
+    let after = broker.describe_topic(&topic).expect("it is there");
+    assert_eq!((after.settings, after.next), (before, Seq(1)));
+    assert!(!broker.has_topic(&name("u")) && broker.group_names().is_empty());
+}
+
+/// What a request that waits is answered with when `taken` was done and messages are published.
+fn waits_until(taken: impl Fn(&Server), status: u16) {
+    let server = Server::open();
+    let broker = server.auth.broker();
+    broker.create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    let (all, token) = (server.token("all", EVERYTHING), server.token("shop", EVERYTHING));
+    let group = Request::new("PUT", "/v1/groups/g").json(&json!({ "source": "t" }));
+    server.send(&all, group).is(201);
+    let job = json!({ "id": JOB, "exec": "calc" });
+    server.send(&all, Request::new("POST", "/v1/jobs").json(&job)).is(201);
+    let _responder = broker.subscribe(&pattern("asked"), gapless_broker::From::Now).expect("one");
+    let waiting = [
+        ("GET", "/v1/topics/t/messages?from=now&wait_ms=60000"),
+        ("GET", "/v1/stream/t?offset=now&live=long-poll"),
+        ("POST", "/v1/groups/g/fetch?max=1&wait_ms=60000"),
+        ("POST", "/v1/workers/w/take?exec=other&wait_ms=60000"),
+        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555/result?wait_ms=60000"),
+        ("POST", "/v1/request/asked?timeout_ms=60000"),
+    ];
+    let mut clients = waiting.map(|(method, path)| {
+        let proof = format!("Bearer {token}");
+        let request = Request::new(method, path).header("Authorization", &proof);
+        let mut client = http::Client::connect(server.http.address());
+        client.write(&request.bytes());
+        client
+    });
+    let deadline = std::time::Instant::now() + http::DEADLINE;
+    while server.get(&all, "/v1/server").is(200).json()["streams"] != waiting.len() {
+        assert!(std::time::Instant::now() < deadline, "not all requests wait");
+    }
+    taken(&server);
+    let published = broker.publish(&name("t"), &Message::new("late"), &Default::default());
+    published.wait().expect("an ack");
+    for (client, (method, path)) in clients.iter_mut().zip(waiting) {
+        let answer = client.answer();
+        assert_eq!(answer.status(), status, "{method} {path}: {}", answer.text());
+    }
+}
+
+#[test]
+fn f3_a_request_that_waits_ends_when_its_token_is_revoked_and_hands_out_nothing() {
+    waits_until(|server| drop(server.command(&json!({ "do": "token_revoke", "id": "shop" }))), 401);
+}
+
+#[test]
+fn f3_a_request_that_waits_ends_when_its_right_is_taken_away_and_hands_out_nothing() {
+    let nothing = json!({ "do": "role_set", "role": "shop", "rules": [] });
+    waits_until(|server| drop(server.command(&nothing)), 403);
 }

@@ -24,6 +24,9 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use crate::http::problem::Problem;
 use crate::http::server::Shared;
 
+/// What a stream of events is called.
+pub(crate) const EVENT_STREAM: &str = "text/event-stream";
+
 /// When a client should come back after a connection was lost.
 const RETRY_MS: u64 = 1000;
 
@@ -86,7 +89,7 @@ pub(crate) fn event_stream(
     feed: impl Feed,
 ) -> Response {
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         // Proxies that gather answers would hold the events back.
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),

@@ -19,6 +19,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use gapless_auth::Caller;
 use gapless_broker::{Broker, From, Subscription, TopicError};
+use gapless_core::cluster::Identity;
 use gapless_core::rights::Right;
 use gapless_core::{Pattern, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
@@ -61,7 +62,7 @@ async fn follow_topic(
         .map_err(|failed| Problem::new(ErrorCode::InvalidTopic, failed).with("topic", name))?;
     let anyway = params.switch("anyway")?.unwrap_or(false);
     let asked = Asked::read(params, &headers, peer)?;
-    let creator = caller.clone();
+    let (creator, identity) = (caller.clone(), asked.identity.clone());
     follow(shared, caller, asked, upgrade, move |broker, from| {
         match broker.describe_topic(&name) {
             Ok(_) => {}
@@ -72,7 +73,7 @@ async fn follow_topic(
             }
             Err(failed) => return Err(failed.into()),
         }
-        Ok(broker.subscribe(&Pattern::literal(&name), from)?)
+        subscribe(broker, &Pattern::literal(&name), from, identity.as_ref())
     })
     .await
 }
@@ -92,13 +93,28 @@ async fn follow_pattern(
     let pattern = pattern_of(&text)?;
     caller.may_all(Right::Subscribe, &pattern)?;
     let asked = Asked::read(params, &headers, peer)?;
-    let subscribe = move |broker: &Broker, from| Ok(broker.subscribe(&pattern, from)?);
-    follow(shared, caller, asked, upgrade, subscribe).await
+    let identity = asked.identity.clone();
+    let begin = move |broker: &Broker, from| subscribe(broker, &pattern, from, identity.as_ref());
+    follow(shared, caller, asked, upgrade, begin).await
+}
+
+fn subscribe(
+    broker: &Broker,
+    pattern: &Pattern,
+    from: From,
+    identity: Option<&Identity>,
+) -> Result<Subscription, Problem> {
+    Ok(match identity {
+        Some(identity) => broker.subscribe_named(identity, pattern)?,
+        None => broker.subscribe(pattern, from)?,
+    })
 }
 
 /// The parameters of topics and patterns alike.
 struct Asked {
     from: From,
+    /// The name under which it follows.
+    identity: Option<Identity>,
     format: Format,
     keep_alive: KeepAlive,
     /// The client: its address, and the name it gave.
@@ -108,13 +124,21 @@ struct Asked {
 
 impl Asked {
     fn read(mut params: Params, headers: &HeaderMap, peer: Peer) -> Result<Self, Problem> {
-        let from = start::start(headers, params.text("from")?.as_deref())?;
+        let identity: Option<Identity> = params.parsed("identity")?;
+        let begin = params.text("from")?;
+        let from = start::start(headers, begin.as_deref())?;
+        // Without a word an identity goes on where it stopped.
+        let goes_on = begin.is_none() || matches!(from, From::Now | From::Token(_));
+        if identity.is_some() && !goes_on {
+            let detail = "an identity goes on where it stopped: leave out `from`";
+            return Err(refused("from", detail));
+        }
         let format = params.parsed("format")?.unwrap_or_default();
         let keep_alive = keep_alive(&mut params)?;
         params.finish()?;
         let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
         let agent = agent.unwrap_or_default().chars().take(AGENT_CHARS_MAX).collect();
-        Ok(Self { from, format, keep_alive, peer: peer.0.to_string(), agent })
+        Ok(Self { from, identity, format, keep_alive, peer: peer.0.to_string(), agent })
     }
 }
 

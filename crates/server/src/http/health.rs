@@ -9,13 +9,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use gapless_broker::BrokerState;
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use crate::answers::{journal_json, state_name};
+use crate::cluster;
 use crate::http::metrics;
 use crate::http::problem::Problem;
 use crate::http::server::Shared;
@@ -30,6 +31,8 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/metrics", get(metrics::show))
         .route("/about", get(about))
         .route("/v1/server", get(server))
+        .route("/v1/cluster", get(cluster_status))
+        .route("/v1/cluster/leave", post(cluster_leave))
         .route("/openapi.json", get(openapi))
 }
 
@@ -92,4 +95,12 @@ async fn server(State(shared): State<Arc<Shared>>) -> Json<Value> {
     value["journal"]["waiting_bytes"] = journal.waiting_bytes.into();
     value["journal"]["recovery_waiting"] = journal.recovery_waiting.into();
     Json(value)
+}
+
+async fn cluster_status(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(cluster::status(&shared.broker))
+}
+
+async fn cluster_leave(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(cluster::leave(&shared.broker))
 }

@@ -46,6 +46,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/v1/jobs", get(list).post(submit))
         .route("/v1/jobs/overview", get(overview))
+        .route("/v1/jobs/retry", post(retry_many))
         .route("/v1/jobs/{id}", get(show).delete(forget))
         .route("/v1/jobs/{id}/result", get(result))
         .route("/v1/jobs/{id}/log", get(log))
@@ -201,27 +202,72 @@ async fn list(
     Extension(caller): Extension<Caller>,
     mut params: Params,
 ) -> Result<JsonAnswer<Value>, Problem> {
-    let state = params.text("state")?;
-    let state = state.map(|word| {
-        let words = || JobState::ALL.map(JobState::name).join(", ");
-        JobState::from_name(&word).ok_or_else(|| {
-            Problem::bad_request(format_args!("`state={word}` is none of: {}", words()))
+    let schedules = params.switch("schedules")?.unwrap_or(false);
+    let filter = Filter { schedules, ..filter_of(&mut params, &JobState::ALL)? };
+    let (_, jobs, next) = page(&shared, &caller, filter, params).await?;
+    Ok(shown(&JobPage { jobs: jobs.iter().map(JobView::shown).collect(), next }))
+}
+
+/// Which jobs are meant, in one of these states or in any.
+fn filter_of(params: &mut Params, states: &[JobState]) -> Result<Filter, Problem> {
+    let state = params.text("state")?.map(|word| {
+        let known = JobState::from_name(&word).filter(|state| states.contains(state));
+        known.ok_or_else(|| {
+            let words: Vec<&str> = states.iter().map(|state| state.name()).collect();
+            let words = words.join(", ");
+            Problem::bad_request(format_args!("`state={word}` is none of: {words}"))
         })
     });
-    let filter = Filter {
+    Ok(Filter {
         state: state.transpose()?,
         exec: params.text("exec")?.map(Into::into),
         client: params.text("client")?.map(Into::into),
-        schedules: params.switch("schedules")?.unwrap_or(false),
-    };
+        schedules: false,
+    })
+}
+
+/// A part of these jobs, without those that the caller may not submit, and where the next begins.
+async fn page<'a>(
+    shared: &'a Shared,
+    caller: &Caller,
+    filter: Filter,
+    mut params: Params,
+) -> Result<(&'a Leader, Vec<JobView>, Option<u64>), Problem> {
     let next = params.number("next")?;
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     params.finish()?;
-    let (jobs, next) = leader(&shared)?.list(filter, next, limit).await?;
-    let sees = |job: &&JobView| {
+    let leader = leader(shared)?;
+    let (mut jobs, next) = leader.list(filter, next, limit).await?;
+    jobs.retain(|job| {
         exec_of(&job.record.spec.exec).is_ok_and(|exec| caller.sees(Right::JobSubmit, &exec))
-    };
-    Ok(shown(&JobPage { jobs: jobs.iter().filter(sees).map(JobView::shown).collect(), next }))
+    });
+    Ok((leader, jobs, next))
+}
+
+/// Tries many jobs again that ended without success: those that are dead, if nothing else is said.
+async fn retry_many(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    mut params: Params,
+) -> Result<JsonAnswer<Value>, Problem> {
+    let ended = [JobState::Dead, JobState::Failed, JobState::Cancelled];
+    let filter = filter_of(&mut params, &ended)?;
+    let filter = Filter { state: filter.state.or(Some(JobState::Dead)), ..filter };
+    let (leader, jobs, next) = page(&shared, &caller, filter, params).await?;
+    let mut observer = leader.observe().await?;
+    let (mut retried, mut refused) = (Vec::new(), Vec::new());
+    for job in &jobs {
+        let id = job.record.spec.id;
+        match observer.retry(id).await {
+            Ok(()) => retried.push(id.to_string()),
+            // One that another has retried or forgotten meanwhile does not end the others.
+            Err(VisitError::Refused(why)) => {
+                refused.push(json!({ "job_id": id.to_string(), "why": why.to_string() }));
+            }
+            Err(failed) => return Err(failed.into()),
+        }
+    }
+    Ok(JsonAnswer(json!({ "retried": retried, "refused": refused, "next": next })))
 }
 
 async fn overview(

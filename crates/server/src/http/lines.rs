@@ -339,7 +339,7 @@ impl Intake {
     ) -> Result<Publishing, Problem> {
         loop {
             let publishing = publish(self);
-            if publishing.rejected_with() != Some(RejectReason::QueueFull) {
+            if !publishing.needs_room() {
                 return Ok(publishing);
             }
             let room = self.shared.broker.room();

@@ -1,7 +1,7 @@
 //! Identities over HTTP: commands, and the login of the page.
 //!
-//! `POST /v1/auth` takes the same commands as the native protocol. A login takes a name and a password, or
-//! a token, and answers with a cookie that scripts cannot read.
+//! `POST /v1/auth` takes the same commands as the native protocol. A login takes a name and a
+//! password, or a token, and answers with a cookie that scripts cannot read.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ async fn login(
         Err(refused) => return Err(refused_later(refused).await),
     };
     let cookie = set_cookie(&caller.cookie()?, shared.secure)
-        .ok_or_else(|| Problem::new(ErrorCode::Internal, "the cookie is no header"))?;
+        .ok_or_else(|| Problem::new(ErrorCode::Internal, "the cookie is not a valid header"))?;
     let answer = JsonAnswer(json!({ "name": caller.name() }));
     Ok(([(header::SET_COOKIE, cookie)], answer).into_response())
 }

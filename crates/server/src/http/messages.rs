@@ -20,7 +20,7 @@ use gapless_protocol::ErrorCode;
 use crate::http::params::{Params, number_of};
 use crate::http::problem::Problem;
 use crate::http::publish::{
-    HEADER_PREFIX, Wishes, ack_answer, create_if_missing, publish, rejected,
+    HEADER_PREFIX, Wishes, ack_answer, create_if_missing, publish_reported, rejected,
 };
 use crate::http::server::{Shared, blocking};
 use crate::http::topics::TopicPath;
@@ -60,8 +60,12 @@ async fn publish_one(
     if wishes.create {
         create_if_missing(caller, &topic).await?;
     }
-    let ack = publish(&shared, &topic, message, wishes.options).await?;
-    Ok(ack_answer(&topic, &ack))
+    let (ack, report) = publish_reported(&shared, &topic, message, wishes.options).await?;
+    let report = match report {
+        Some(report) => Some(report.await),
+        None => None,
+    };
+    Ok(ack_answer(&topic, &ack, report.as_ref()))
 }
 
 async fn publish_lines(
@@ -76,8 +80,8 @@ async fn publish_lines(
     if wishes.create {
         create_if_missing(caller.clone(), &topic).await?;
     } else if wishes.options.require_subscribers.is_none() && !shared.broker.has_topic(&topic) {
-        // Better said now than for every line. Who means a subject that needs no creation
-        // says whether it needs subscribers.
+        // Refused once instead of for every line. A publish to a subject without a topic must say
+        // whether it needs subscribers.
         return Err(rejected(&shared.broker, &topic, RejectReason::UnknownTopic));
     }
     Ok(lines::take(shared, caller, (topic, wishes.options), request, each).await)
@@ -155,7 +159,9 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for SeqPath {
         let params = params.map_err(Problem::bad_request)?;
         let seq = params.iter().find(|(name, _)| *name == "seq").map_or("", |(_, value)| value);
         let number = seq.parse().map_err(|_| {
-            Problem::bad_request(format_args!("{seq:?} is no seq; they are 1, 2, 3 and so on"))
+            Problem::bad_request(format_args!(
+                "{seq:?} is not a valid seq; they are 1, 2, 3 and so on"
+            ))
         });
         number.map(|number| Self(Seq(number)))
     }
@@ -198,7 +204,7 @@ fn shown(shared: &Shared, topic: &TopicName, found: &Delivered) -> Response {
 }
 
 /// The body as it was sent, with everything else in headers.
-fn raw(found: Delivered) -> Response {
+pub(crate) fn raw(found: Delivered) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     let number = |number: u64| HeaderValue::from(number);

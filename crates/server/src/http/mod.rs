@@ -29,6 +29,7 @@ mod params;
 mod problem;
 mod publish;
 mod range;
+mod request;
 mod rights;
 mod server;
 mod settings;

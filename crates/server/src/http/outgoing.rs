@@ -1,11 +1,12 @@
-//! The body of a response on its way out: no more of it is made than the client takes.
+//! The body of a response on its way out: no more of it is produced than the client takes.
 //!
 //! hyper would gather several pieces before it waits for the socket. Here the next piece is asked
 //! for only when the ones before are (nearly) written, so that a stream to a client that does not
-//! read costs one piece. What is made and not written is counted in the budget by the [`Wire`].
+//! read costs one piece. What is produced and not written is counted in the budget by the [`Wire`].
 //!
-//! Over HTTP/2 each answer has a window: it is handed over in pieces, of which hyper asks for the next
-//! when the window has room for more than the last. What is not handed over yet is counted here.
+//! Over HTTP/2 each answer has a window: it is handed over in pieces, of which hyper asks for the
+//! next when the window has room for more than the last. What is not handed over yet is counted
+//! here.
 
 use std::pin::Pin;
 use std::sync::Arc;

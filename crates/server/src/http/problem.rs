@@ -264,7 +264,9 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::NotDurable
         | ErrorCode::LeaseLost
         | ErrorCode::JobRefused
-        | ErrorCode::StaleAttempt => StatusCode::CONFLICT,
+        | ErrorCode::StaleAttempt
+        | ErrorCode::TakenOver
+        | ErrorCode::AlreadySubscribed => StatusCode::CONFLICT,
         ErrorCode::ExpectedSeq | ErrorCode::ExpectedCell => StatusCode::PRECONDITION_FAILED,
         ErrorCode::TooLarge | ErrorCode::FrameTooLarge | ErrorCode::BodyTooLarge => {
             StatusCode::PAYLOAD_TOO_LARGE

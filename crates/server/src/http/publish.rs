@@ -12,11 +12,12 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use gapless_auth::Caller;
-use gapless_broker::{Broker, Publishing};
+use gapless_broker::{Broker, Publishing, Reporting};
+use gapless_core::cluster::DeliveryReport;
 use gapless_core::rights::Right;
 use gapless_core::{
-    Accepted, Durability, Expect, Message, Position, PublishAck, PublishOptions, RejectReason, Seq,
-    Timestamp, TopicName, TopicSettings,
+    Accepted, DeliveryPolicy, Durability, Expect, Message, PartitionBehavior, Position, PublishAck,
+    PublishOptions, RejectReason, Seq, Timestamp, TopicName, TopicSettings,
 };
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
@@ -67,6 +68,8 @@ impl Wishes {
         let topic_last = given.number("expect_seq")?.map(|seq| Expect::TopicLast(Seq(seq)));
         let key_last = given.number("expect_key_seq")?.map(|seq| Expect::KeyLast(Seq(seq)));
         wishes.options.expect = one_of("expect_seq", topic_last, "expect_key_seq", key_last)?;
+        let report = given.text("report")?.map(|word| switch_of("report", &word)).transpose()?;
+        wishes.options.report = report.unwrap_or(false);
         if let Some(kind) = headers.get(header::CONTENT_TYPE) {
             message.headers.push((CONTENT_TYPE.into(), share(kind)));
         }
@@ -108,6 +111,17 @@ impl Wishes {
         }
         if let Some(word) = given.text("require_subscribers")? {
             wishes.options.require_subscribers = Some(switch_of("require_subscribers", &word)?);
+        }
+        if let Some(word) = given.text("delivery")? {
+            let delivery = DeliveryPolicy::from_name(&word).ok_or_else(|| {
+                Problem::bad_request("delivery is one of at-most-once and at-least-once")
+            })?;
+            wishes.options.delivery = Some(delivery);
+        }
+        if let Some(word) = given.text("partition")? {
+            let partition = PartitionBehavior::from_name(&word)
+                .ok_or_else(|| Problem::bad_request("partition is one of delay-queue and drop"))?;
+            wishes.options.partition = Some(partition);
         }
         wishes.create = given.params.switch("create")?.unwrap_or(false);
         Ok(wishes)
@@ -252,16 +266,29 @@ pub(crate) async fn publish(
     message: Message,
     options: PublishOptions,
 ) -> Result<PublishAck, Problem> {
+    Ok(publish_reported(shared, topic, message, options).await?.0)
+}
+
+/// As [`publish`], with the report that was asked for.
+pub(crate) async fn publish_reported(
+    shared: &Shared,
+    topic: &TopicName,
+    message: Message,
+    options: PublishOptions,
+) -> Result<(PublishAck, Option<Reporting>), Problem> {
     let message = Arc::new(message);
-    let ack = with_room(&shared.broker, || start(&shared.broker, topic, &message, options)).await?;
-    match ack {
-        PublishAck::Rejected(reason) => Err(rejected(&shared.broker, topic, reason)),
+    let starting = || start(&shared.broker, topic, &message, options);
+    let mut publishing = with_room(&shared.broker, starting).await?;
+    let report = publishing.take_report();
+    let ack = match publishing.await? {
+        PublishAck::Rejected(reason) => return Err(rejected(&shared.broker, topic, reason)),
         PublishAck::Accepted(accepted) if accepted.duplicate => {
             let position = position_of(&shared.broker, topic, accepted.last).await?;
-            Ok(PublishAck::Accepted(Accepted { position, ..accepted }))
+            PublishAck::Accepted(Accepted { position, ..accepted })
         }
-        ack => Ok(ack),
-    }
+        ack => ack,
+    };
+    Ok((ack, report))
 }
 
 /// Where a message is that was published before; 0 if it is gone, or cannot be read now.
@@ -286,18 +313,15 @@ async fn start(
 }
 
 /// Starts a publish until the journal has room for it or too much time has passed.
-pub(crate) async fn with_room<F>(
-    broker: &Broker,
-    mut start: impl FnMut() -> F,
-) -> Result<PublishAck, Problem>
+async fn with_room<F>(broker: &Broker, mut start: impl FnMut() -> F) -> Result<Publishing, Problem>
 where
     F: Future<Output = Result<Publishing, Problem>>,
 {
     let trying = async {
         loop {
             let publishing = start().await?;
-            if publishing.rejected_with() != Some(RejectReason::QueueFull) {
-                return Ok(publishing.await?);
+            if !publishing.needs_room() {
+                return Ok(publishing);
             }
             broker.room().await;
         }
@@ -372,12 +396,20 @@ pub(crate) fn ack_json(topic: &TopicName, ack: &PublishAck) -> Value {
     }
 }
 
-/// The ack as an answer: accepted, known already, or scheduled.
-pub(crate) fn ack_answer(topic: &TopicName, ack: &PublishAck) -> Response {
+/// The ack as an answer: accepted, known already, or scheduled. With a report, if there is one.
+pub(crate) fn ack_answer(
+    topic: &TopicName,
+    ack: &PublishAck,
+    report: Option<&DeliveryReport>,
+) -> Response {
     let status = match ack {
         PublishAck::Accepted(accepted) if accepted.duplicate => StatusCode::OK,
         PublishAck::Accepted(_) => StatusCode::CREATED,
         _ => StatusCode::ACCEPTED,
     };
-    (status, axum::Json(ack_json(topic, ack))).into_response()
+    let mut answer = ack_json(topic, ack);
+    if let Some(report) = report {
+        answer["report"] = crate::json::report(report);
+    }
+    (status, axum::Json(answer)).into_response()
 }

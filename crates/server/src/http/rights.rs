@@ -1,7 +1,7 @@
 //! Which right each path needs. A path that is not in the table is refused.
 //!
-//! What a request asks for beyond its path (topics in a body, a pattern in the address, the source of a
-//! group) is checked where it is read; the table says so, and a test goes through all of it.
+//! What a request asks for beyond its path (topics in a body, a pattern in the address, the source
+//! of a group) is checked where it is read; the table says so, and a test goes through all of it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,16 +10,19 @@ use std::task::{Context, Poll};
 use axum::body::{Body, HttpBody};
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, RawPathParams, Request};
-use axum::http::Method;
+use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use gapless_auth::{Caller, Denied, OverQuota};
+use futures_util::FutureExt;
+use gapless_auth::{Caller, Denied, Lost, OverQuota};
 use gapless_core::TopicName;
 use gapless_core::rights::Right;
 use gapless_protocol::ErrorCode;
 use hyper::body::{Frame, SizeHint};
+use serde_json::json;
 
+use crate::http::event_stream::{EVENT_STREAM, put_event};
 use crate::http::problem::Problem;
 
 /// What a path needs.
@@ -41,7 +44,7 @@ use Need::{Area, Handler, Named, Nothing, Proof};
 
 /// Every path with its methods and what they need. `ANY` stands for all methods.
 pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
-    // The page is for everybody; its state as JSON is checked by the handler.
+    // The page is public; its state as JSON is checked by the handler.
     ("/", "GET", Nothing),
     ("/page/{version}/{*name}", "GET", Nothing),
     ("/favicon.ico", "GET", Nothing),
@@ -51,6 +54,8 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     ("/about", "GET", Proof),
     ("/metrics", "GET", Area("server")),
     ("/v1/server", "GET", Area("server")),
+    ("/v1/cluster", "GET", Area("server")),
+    ("/v1/cluster/leave", "POST", Area("cluster")),
     ("/v1/state/live", "GET", Area("server")),
     ("/v1/auth/login", "POST", Nothing),
     ("/v1/auth/logout", "POST", Nothing),
@@ -74,6 +79,7 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     ("/v1/topics/{name}/latest/body", "GET", Named(Right::Read)),
     ("/v1/topics/{name}/follow", "GET", Named(Right::Subscribe)),
     ("/v1/follow", "GET", Handler),
+    ("/v1/request/{name}", "POST", Named(Right::Publish)),
     ("/v1/delayed/{id}", "DELETE", Handler),
     ("/v1/atomic", "POST", Handler),
     ("/v1/stream/{*path}", "ANY", Handler),
@@ -95,6 +101,7 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     // What a job runs is in the body or in the leader's state: job.submit, and job.work of workers.
     ("/v1/jobs", "ANY", Handler),
     ("/v1/jobs/overview", "GET", Area("server")),
+    ("/v1/jobs/retry", "POST", Handler),
     ("/v1/jobs/{id}", "ANY", Handler),
     ("/v1/jobs/{id}/result", "GET", Handler),
     ("/v1/jobs/{id}/log", "GET", Handler),
@@ -106,6 +113,16 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     ("/v1/workers/{name}/output", "POST", Handler),
     ("/v1/workers/{name}/complete", "POST", Handler),
     ("/v1/workers/{name}/fail", "POST", Handler),
+];
+
+/// Requests that are answered when something happens, which may be long after they were allowed.
+const LONG_POLLS: &[(&str, &str)] = &[
+    ("/v1/topics/{name}/messages", "GET"),
+    ("/v1/request/{name}", "POST"),
+    ("/v1/stream/{*path}", "GET"),
+    ("/v1/groups/{name}/fetch", "POST"),
+    ("/v1/jobs/{id}/result", "GET"),
+    ("/v1/workers/{name}/take", "POST"),
 ];
 
 /// What a path needs for a method; `None` when the table has no entry.
@@ -135,6 +152,15 @@ impl From<OverQuota> for Problem {
     }
 }
 
+impl From<Lost> for Problem {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Proof(refused) => Self::new(ErrorCode::NotAuthenticated, refused),
+            Lost::Right(denied) => denied.into(),
+        }
+    }
+}
+
 /// Around each path: lets pass what the caller may do, and ends answers that it may not have any
 /// more.
 pub(crate) async fn gate(
@@ -157,7 +183,7 @@ pub(crate) async fn gate(
         (Nothing, _) => Ok(()),
         // A request without a caller was let through, since its path needs no right.
         (_, None) => {
-            let detail = "prove who you are: with a token, a certificate or a login";
+            let detail = "authentication is required: use a token, a certificate or a login";
             Err(Problem::new(ErrorCode::NotAuthenticated, detail))
         }
         (Proof | Handler, Some(_)) => Ok(()),
@@ -168,7 +194,7 @@ pub(crate) async fn gate(
                 let name = params.iter().find(|(name, _)| *name == "name");
                 match name.map(|(_, name)| TopicName::parse(name)) {
                     Some(Ok(name)) => Ok(caller.may(right, &name)?),
-                    // A text that is no name is refused by the handler, with the reason.
+                    // A text that is not a valid name is refused by the handler, with the reason.
                     _ => Ok(()),
                 }
             })
@@ -177,26 +203,57 @@ pub(crate) async fn gate(
     if let Err(problem) = checked {
         return problem.into_response();
     }
-    let response = next.run(request).await;
-    match caller {
-        Some(caller) if caller.may_lose() => response.map(|body| guarded(body, caller)),
-        _ => response,
+    let Some(caller) = caller.filter(Caller::may_lose) else { return next.run(request).await };
+    let waits = LONG_POLLS.contains(&(path.as_str(), request.method().as_str()));
+    let running = next.run(request);
+    if !waits {
+        return guarded(running.await, caller);
+    }
+    // A handler that is dropped leaves things as they are when a client goes away.
+    let response = tokio::select! {
+        biased;
+        lost = caller.clone().lost() => return Problem::from(lost).into_response(),
+        response = running => response,
+    };
+    // What the handler was allowed may have been taken away since the last look.
+    match caller.clone().lost().now_or_never() {
+        Some(lost) => Problem::from(lost).into_response(),
+        None => guarded(response, caller),
     }
 }
 
-/// A body that ends when its caller may not have it any more. One that is whole goes as it is.
-fn guarded(body: Body, caller: Caller) -> Body {
-    if body.size_hint().exact().is_some() {
-        return body;
+/// An answer whose body ends when its caller may not have it any more. One that is whole goes as it
+/// is.
+fn guarded(response: Response, caller: Caller) -> Response {
+    if response.body().size_hint().exact().is_some() {
+        return response;
     }
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let events = kind.is_some_and(|kind| kind.as_bytes() == EVENT_STREAM.as_bytes());
     let lost = Box::pin(caller.lost());
-    Body::new(Guarded { body, lost, over: false })
+    response.map(|body| Body::new(Guarded { body, lost, events, between: true, over: false }))
 }
 
 struct Guarded {
     body: Body,
-    lost: Pin<Box<dyn Future<Output = String> + Send>>,
+    lost: Pin<Box<dyn Future<Output = Lost> + Send>>,
+    /// Whether it is a stream of events, whose reader can be sent the reason.
+    events: bool,
+    /// Whether what was sent last ends an event.
+    between: bool,
     over: bool,
+}
+
+/// The end of a stream whose right was taken away, as an event.
+fn last_event(lost: &Lost) -> Bytes {
+    let mut out = Vec::new();
+    let code = match lost {
+        Lost::Proof(_) => ErrorCode::NotAuthenticated,
+        Lost::Right(_) => ErrorCode::NotAuthorised,
+    };
+    let facts = json!({ "code": code.number(), "detail": lost.to_string() });
+    put_event(&mut out, Some("failed"), None, &facts.to_string());
+    out.into()
 }
 
 impl HttpBody for Guarded {
@@ -207,13 +264,22 @@ impl HttpBody for Guarded {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if !self.over && self.lost.as_mut().poll(context).is_ready() {
-            self.over = true;
-        }
         if self.over {
             return Poll::Ready(None);
         }
-        Pin::new(&mut self.body).poll_frame(context)
+        if let Poll::Ready(lost) = self.lost.as_mut().poll(context) {
+            self.over = true;
+            // In the middle of an event the reason would be taken for a part of it.
+            let tells = self.events && self.between;
+            return Poll::Ready(tells.then(|| Ok(Frame::data(last_event(&lost)))));
+        }
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            self.between = data.ends_with(b"\n\n");
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -40,7 +40,7 @@ use crate::http::topics;
 use crate::http::wire::{self, Io, Wire};
 use crate::http::{
     atomic, durable, follow, groups, health, http2, jobs, login, messages, metrics, origin, page,
-    problem, rights, source,
+    problem, request, rights, source,
 };
 use crate::native::NativeListener;
 use crate::sessions::{Counted, count_connections};
@@ -63,7 +63,7 @@ const READ_BYTES_MAX: usize = 256 * 1024;
 /// Answers that are smaller are not compressed: a packet is a packet.
 const COMPRESSED_BYTES_MIN: u16 = 1400;
 
-/// How often the recorder of metrics puts away what nobody has asked for.
+/// How often the recorder of metrics compacts what was recorded since the last scrape.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The other end of the connection that a request came by; every request has it.
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) options: HttpOptions,
     /// A permit for each open stream.
     pub(crate) streams: Arc<Semaphore>,
-    /// Members of groups, who live between requests.
+    /// Members of groups, which live between requests.
     pub(crate) members: groups::Members,
     /// The streams of the Durable Streams protocol.
     pub(crate) durable: durable::Streams,
@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     /// What the page shows.
     pub(crate) sampler: Arc<Sampler>,
-    /// Who leads jobs here, if anybody does.
+    /// The leader of jobs in this process, if there is one.
     pub(crate) jobs: Option<Leader>,
     /// When the listener got its broker.
     pub(crate) since: Timestamp,
@@ -134,7 +134,7 @@ pub struct HttpListener {
     chores: JoinSet<()>,
     /// Who is connected at other listeners, by the listener's name.
     neighbours: Vec<(&'static str, Sessions)>,
-    /// Who is connected here.
+    /// The clients of this listener.
     sessions: Sessions,
     outbox: Option<watch::Receiver<Value>>,
     jobs: Option<Leader>,
@@ -148,8 +148,8 @@ struct Paths {
 }
 
 impl HttpListener {
-    /// Opens the listener on a TCP address. Port 0 takes a free one. Until [`HttpListener::serve`] it
-    /// only says that the store is being opened.
+    /// Opens the listener on a TCP address. Port 0 takes a free one. Until [`HttpListener::serve`]
+    /// it only says that the store is being opened.
     ///
     /// # Errors
     /// When it cannot be listened on.
@@ -216,7 +216,7 @@ impl HttpListener {
         Ok(())
     }
 
-    /// The same, for clients who prove who they are.
+    /// The same, for clients that authenticate.
     pub fn serve_for(&mut self, auth: Auth, metrics: Option<PrometheusHandle>) {
         let broker = auth.broker().clone();
         let since = broker.now();
@@ -274,7 +274,7 @@ impl HttpListener {
     /// Takes no more connections, ends streams, and waits for requests under way.
     pub async fn close(self) {
         let _ = self.close.send(true);
-        // A panic in it is told by the runtime; there is nothing left to end.
+        // The runtime reports a panic in it; there is nothing left to end.
         let _ = self.accepting.await;
         // WebSockets have left their connections; each gives its permit back when it ends.
         let all = u32::try_from(self.options.streams_max).unwrap_or(u32::MAX);
@@ -283,7 +283,7 @@ impl HttpListener {
     }
 }
 
-/// Keeps the recorder small while nobody asks for `/metrics`.
+/// Keeps the recorder small while `/metrics` is not scraped.
 pub async fn keep_metrics_small(recorder: PrometheusHandle) {
     let mut due = tokio::time::interval(UPKEEP);
     loop {
@@ -309,6 +309,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(messages::routes())
         .merge(atomic::routes())
         .merge(follow::routes())
+        .merge(request::routes())
         .merge(groups::routes())
         .merge(jobs::routes())
         .merge(health::routes())
@@ -355,7 +356,8 @@ async fn accept(
                             drop((permit, place, counted));
                         });
                     } else if options.tls.is_none() {
-                        // It is told and closed at once: that costs nothing. A handshake would.
+                        // It gets an error and is closed at once: that costs nothing. A handshake
+                        // would.
                         let why = "the server has all the connections it may have";
                         wire::refuse(&stream, &Problem::new(ErrorCode::TooManyConnections, why));
                     }
@@ -452,8 +454,8 @@ async fn end(wire: Arc<Wire>) {
     }
 }
 
-/// Shakes hands, if connections are encrypted. Returns whether both agreed on HTTP/2, and the name in
-/// the client's certificate.
+/// Shakes hands, if connections are encrypted. Returns whether both agreed on HTTP/2, and the name
+/// in the client's certificate.
 async fn encrypt(
     options: &HttpOptions,
     stream: TcpStream,

@@ -254,5 +254,5 @@ async fn answer(
 ) -> Result<Response, Problem> {
     caller.charge(1, message.body.as_ref().map_or(0, Bytes::len) as u64)?;
     let ack = publish(shared, topic, message, PublishOptions::default()).await?;
-    Ok(ack_answer(topic, &ack))
+    Ok(ack_answer(topic, &ack, None))
 }

@@ -51,14 +51,17 @@ impl<S: Send + Sync> FromRequestParts<S> for TopicPath {
 /// The name of a topic, or a problem that says what is wrong with it.
 pub(crate) fn topic_name(text: &str) -> Result<TopicName, Problem> {
     TopicName::parse(text).map_err(|why| {
-        Problem::new(ErrorCode::InvalidTopic, format_args!("{text:?} is no topic name: {why}"))
+        Problem::new(
+            ErrorCode::InvalidTopic,
+            format_args!("{text:?} is not a valid topic name: {why}"),
+        )
     })
 }
 
 /// A pattern, or a problem that says what is wrong with it.
 pub(crate) fn pattern_of(text: &str) -> Result<Pattern, Problem> {
     let refused = |why| {
-        let detail = format_args!("{text:?} is no pattern: {why}");
+        let detail = format_args!("{text:?} is not a valid pattern: {why}");
         Problem::new(ErrorCode::BadPattern, detail).with("pattern", text)
     };
     Pattern::parse(text).map_err(refused)
@@ -108,8 +111,8 @@ async fn create(
     let settings = changes.apply(TopicSettings::default())?;
     let broker = shared.broker.clone();
     let (was_there, info) = blocking(move || {
-        // Two who create at the same time may both be told that they did; both are right
-        // about what is there now.
+        // Of two requests that create at the same time both may be answered with `201`; both are
+        // right about what exists now.
         let was_there = broker.describe_topic(&name).is_ok();
         if !was_there {
             caller.may_add_topic()?;

@@ -2,7 +2,7 @@
 //!
 //! hyper answers a head that it cannot read with a status and nothing else, and one that never
 //! ends with nothing at all. Here the first becomes a problem as all errors are, and the
-//! server can tell whether the second happened and still say so on the same socket.
+//! server notices the second and still answers on the same socket.
 //!
 //! Here is also counted what a head that does not end, and an answer that is not taken, hold in
 //! memory; and a peer that takes nothing for too long is ended.
@@ -28,7 +28,7 @@ use crate::http::problem::Problem;
 use crate::http::socket::Socket;
 use crate::sockets::slow_reader_ended;
 
-/// Longer than any answer that hyper makes by itself.
+/// Longer than any answer that hyper creates by itself.
 const OWN_ANSWER_BYTES_MAX: usize = 256;
 
 /// Bytes of a request's line that are looked at to say what is wrong with it.
@@ -43,14 +43,15 @@ pub(crate) struct Wire {
     /// The requests of HTTP/2; none is HTTP/1.1, whose heads and errors are looked at here.
     streams: Option<Streams>,
     peer: SocketAddr,
-    /// Whether something came that nobody has dealt with yet: a part of a head.
+    /// Whether a part of a head has arrived and is not handled yet.
     unanswered: AtomicBool,
     /// The byte of the last request's address that must be escaped, and behind it its place;
     /// 0 for none. It is looked for where a head seems to begin, and used in an error only.
     unescaped: AtomicU32,
     /// Bytes of a head that is not whole yet.
     head_bytes: AtomicUsize,
-    /// How many requests are being answered. Then what is read is their body, which is counted there.
+    /// How many requests are being answered. Then what is read is their body, which is counted
+    /// there.
     answered: AtomicUsize,
     /// Whether it speaks another protocol now.
     upgraded: AtomicBool,
@@ -58,7 +59,7 @@ pub(crate) struct Wire {
     memory: Budget,
 }
 
-/// What of the answers was made and is not written.
+/// Bytes of answers that are produced and not written.
 struct Unsent {
     bytes: usize,
     share: Share,
@@ -146,7 +147,7 @@ impl Wire {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts bytes of an answer that were made.
+    /// Counts bytes of an answer that were produced.
     pub(crate) fn made(&self, bytes: usize) {
         self.unsent().change(|unsent| unsent + bytes);
     }
@@ -272,8 +273,8 @@ impl Io {
     }
 }
 
-/// The problem for an answer that hyper made by itself: an error without a body. Nobody else
-/// makes such, since all our errors are problems.
+/// The problem for an answer that hyper created by itself: an error without a body. Only hyper does
+/// so, since all other errors are problems.
 fn own_answer(bytes: &[u8], unescaped: u32) -> Option<Problem> {
     let within = bytes.len() <= OWN_ANSWER_BYTES_MAX && bytes.ends_with(b"\r\n\r\n");
     if !within || !bytes.starts_with(b"HTTP/1.1 4") && !bytes.starts_with(b"HTTP/1.0 4") {
@@ -290,7 +291,7 @@ fn own_answer(bytes: &[u8], unescaped: u32) -> Option<Problem> {
                 char::from(byte)
             )))
         }
-        "400" => Some(Problem::bad_request("the request is no HTTP/1.1 that can be read")),
+        "400" => Some(Problem::bad_request("the request is not valid HTTP/1.1")),
         "414" => Some(
             Problem::new(ErrorCode::HeadTooLarge, "the address is too long")
                 .with_status(StatusCode::URI_TOO_LONG),
@@ -317,7 +318,7 @@ fn unescaped(head: &[u8]) -> u32 {
 
 /// Says why a connection is not served, to one that has said nothing yet.
 pub(crate) fn refuse(stream: &TcpStream, problem: &Problem) {
-    // Who does not take these few bytes now is not there to read them.
+    // A client that does not take these few bytes now is gone.
     let _ = stream.try_write(&last_answer(problem));
 }
 
@@ -335,7 +336,8 @@ fn last_answer(problem: &Problem) -> Vec<u8> {
 }
 
 impl Io {
-    /// Counts a head that is not whole yet; not ready while there is no memory for more of it.
+    /// Counts the bytes of an incomplete head; pending while the budget has no memory for more of
+    /// it.
     fn poll_head(&mut self, context: &Context<'_>) -> Poll<()> {
         let bytes = self.wire.head_bytes.load(Ordering::Relaxed);
         if bytes == 0 {

@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use gapless_auth::{Caller, Held};
+use gapless_broker::Reporting;
 use gapless_protocol::{
-    Decoder, ErrorCode, FRAME_BYTES_MIN, Features, FrameLimit, Ids, Kind, Verb,
+    Decoder, ErrorCode, FRAME_BYTES_MIN, Features, FrameLimit, Ids, Kind, Output, Verb,
 };
 use tokio::time::{Instant, Sleep};
 
@@ -32,7 +33,7 @@ use crate::answers::error;
 use crate::budget::{SMALL_BYTES, Share};
 use crate::native::deliver::{Followed, Stop, put_with};
 use crate::native::group::Memberships;
-use crate::native::output::Output;
+use crate::native::output::poll_write;
 use crate::native::ready::Ready;
 use crate::native::server::Shared;
 use crate::native::stream::{STACK_BYTES, Stream};
@@ -54,6 +55,9 @@ const FRAMES_AT_ONCE: usize = 256;
 const ROUNDS_PER_TURN: usize = 16;
 /// Questions that may wait for a blocking answer at the same time.
 const ASKED_MAX: usize = 64;
+/// Delivery reports that a connection may wait for; then it reads no more until one is complete.
+const REPORTS_MAX: usize = 1_024;
+
 /// A connection and all it owes.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -77,6 +81,8 @@ pub(crate) struct Connection {
     features: Features,
     /// Publishes and acks of members whose answers are not out yet, in order.
     publishes: VecDeque<Owed>,
+    /// Delivery reports that are not complete, each after its ack.
+    reports: Vec<(Ids, Reporting)>,
     in_flight_bytes: usize,
     /// How many of the next frames are handled one by one, because taking them together failed.
     alone: usize,
@@ -157,6 +163,7 @@ impl Connection {
             output: Output::default(),
             stage: Stage::New,
             publishes: VecDeque::new(),
+            reports: Vec::new(),
             in_flight_bytes: 0,
             alone: 0,
             stalled: None,
@@ -221,6 +228,7 @@ impl Connection {
         while quantum > 0 {
             let mut did = self.read(context)?;
             did |= self.answer_publishes(context);
+            did |= self.answer_reports(context);
             did |= self.answer_asked(context);
             did |= self.deliver(context);
             let written = self.write(quantum, context)?;
@@ -271,7 +279,7 @@ impl Connection {
 
     fn owes_nothing(&self) -> bool {
         let answered = self.publishes.is_empty() && self.asked.is_empty() && self.stalled.is_none();
-        answered && self.output.bytes() == 0
+        answered && self.reports.is_empty() && self.output.bytes() == 0
     }
 
     fn output_is_full(&self) -> bool {
@@ -316,7 +324,8 @@ impl Connection {
     /// Writes what waits, as far as the socket takes it; returns how much that was.
     fn write(&mut self, most: usize, context: &mut Context<'_>) -> Result<usize, End> {
         let before = self.output.bytes();
-        if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, most, context) {
+        if let Poll::Ready(written) = poll_write(&mut self.output, &mut self.stream, most, context)
+        {
             written?;
         }
         let written = before - self.output.bytes();
@@ -413,6 +422,9 @@ impl Connection {
         if self.asked.is_empty() {
             self.asked = VecDeque::new();
         }
+        if self.reports.is_empty() {
+            self.reports = Vec::new();
+        }
         if self.hungry.is_empty() {
             self.hungry = VecDeque::new();
         }
@@ -430,6 +442,7 @@ impl Connection {
         own >= options.in_flight_bytes_max
             || (own > 0 && total >= options.in_flight_total_bytes_max)
             || self.asked.len() >= ASKED_MAX
+            || self.reports.len() >= REPORTS_MAX
             || self.output_is_full()
     }
 

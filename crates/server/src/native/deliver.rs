@@ -5,14 +5,14 @@ use std::task::{Context, Poll, Waker};
 
 use gapless_auth::Held;
 use gapless_broker::{Delivery, Subscription, checksum};
+use gapless_core::cluster::Identity;
 use gapless_core::{Pattern, Position};
 use gapless_protocol::{
-    Ended, ErrorCode, FrameLimit, Ids, Messages, PlaceRange, RecoveryComplete, RecoveryResponse,
-    SplitError, SplitLimit, SubscriptionGap, Token, Verb, cut_messages,
+    Ended, ErrorCode, FrameLimit, Ids, Messages, Output, PlaceRange, RecoveryComplete,
+    RecoveryResponse, SplitError, SplitLimit, SubscriptionGap, Token, Verb, cut_messages,
 };
 
 use crate::answers::{error, follow_error};
-use crate::native::output::Output;
 use crate::native::ready::{Ready, SubscriptionWaker};
 
 /// Bytes of a `Messages` frame before its batches, at most.
@@ -83,6 +83,16 @@ impl Followed {
 
     pub(crate) fn pattern(&self) -> &Pattern {
         &self.pattern
+    }
+
+    /// Whether it follows this pattern under this name.
+    pub(crate) fn is_named(&self, identity: &Identity, pattern: &Pattern) -> bool {
+        self.subscription.identity() == Some(identity) && self.pattern == *pattern
+    }
+
+    /// Ends it for good.
+    pub(crate) fn unsubscribe(self) {
+        self.subscription.unsubscribe();
     }
 
     pub(crate) fn broker_id(&self) -> u64 {
@@ -246,14 +256,14 @@ fn put(output: &mut Output, verb: &Verb, limit: FrameLimit) {
 pub(crate) fn put_with(output: &mut Output, verb: &Verb, ids: Ids, limit: FrameLimit) {
     let mut bulk = Vec::new();
     let done =
-        output.put(|out| verb.encode_head(ids, limit, out, &mut |part| bulk.push(part.clone())));
+        output.encode(|out| verb.encode_head(ids, limit, out, &mut |part| bulk.push(part.clone())));
     match done {
-        Ok(()) => bulk.into_iter().for_each(|part| output.put_bytes(part)),
+        Ok(()) => bulk.into_iter().for_each(|part| output.put(part)),
         // What the server encodes is within the limits; if not, the client gets an error.
         Err(failed) => {
             tracing::error!(kind = verb.kind().name(), %failed, "cannot encode an answer");
             let told = Verb::Error(error(ErrorCode::Internal, &failed));
-            let _ = output.put(|out| told.encode(ids, limit, out));
+            let _ = output.encode(|out| told.encode(ids, limit, out));
         }
     }
 }

@@ -19,12 +19,11 @@ use gapless_core::rights::Right;
 use gapless_core::{Lease, Mode, Pattern, Position, PubSubError, Seq, TopicName};
 use gapless_protocol::{
     Confirm, ErrorAnswer, ErrorCode, FrameLimit, GroupDone, GroupGap, GroupJoin, GroupJoined,
-    GroupLeft, GroupMessages, GroupRole, Ids, SplitError, StepAck, Verb, Which, cut_leased,
+    GroupLeft, GroupMessages, GroupRole, Ids, Output, SplitError, StepAck, Verb, Which, cut_leased,
 };
 
 use crate::answers::{error, group_error, member_error};
 use crate::native::deliver::{Stop, put_with};
-use crate::native::output::Output;
 use crate::native::ready::{Ready, SubscriptionWaker};
 use crate::numbered::Numbered;
 use crate::sessions::{Listed, Session};

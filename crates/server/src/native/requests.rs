@@ -8,14 +8,16 @@ use gapless_broker::{Delivered, MemberInfo, SubscriberInfo, SubscriberState};
 use gapless_core::rights::Right;
 use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp, TopicName};
 use gapless_protocol::{
-    AuthAnswer, Cancelled, ClientInfo, ClientList, ClientState, Done, ErrorCode, FollowInfo, Found,
-    FrameLimit, MembershipInfo, NotFound, Place, Publish, StatsText, TopicInfos, Verb,
+    AuthAnswer, Cancelled, ClientInfo, ClientList, ClientState, ClusterAnswer, Done, ErrorCode,
+    FollowInfo, Found, FrameLimit, MembershipInfo, NotFound, Place, Publish, StatsText, TopicInfos,
+    Verb,
 };
 
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
 use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
 use crate::answers::{self, error, journal_json, or_error, state_name, topic_error, trouble};
+use crate::cluster;
 use crate::native::group_requests;
 use crate::native::server::Shared;
 use crate::sessions::Session;
@@ -82,6 +84,10 @@ pub(crate) fn answer(shared: &Shared, caller: &Caller, verb: Verb) -> Verb {
                 Ok(was_waiting) => Cancelled { was_waiting }.into(),
                 Err(failed) => trouble(&failed).into(),
             },
+        },
+        Verb::Cluster(asked) => match cluster::answer(broker, &asked.json) {
+            Ok(status) => ClusterAnswer { json: status.to_string() }.into(),
+            Err(why) => error(ErrorCode::BadPayload, &why).into(),
         },
         Verb::Stats(_) => StatsText { json: stats(shared).to_string() }.into(),
         other => group_requests::answer(shared, caller, other),

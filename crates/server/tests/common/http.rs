@@ -205,7 +205,7 @@ impl Client {
     pub fn head(&mut self) -> Head {
         let first = self.line().expect("an answer");
         let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.unwrap_or_else(|| panic!("{first:?} is no status line"));
+        let status = status.unwrap_or_else(|| panic!("{first:?} is not a status line"));
         let mut headers = Vec::new();
         while let Some(line) = self.line().filter(|line| !line.is_empty()) {
             let (name, value) = line.split_once(':').expect("a header");

@@ -50,7 +50,8 @@ pub fn create(topic: &str) -> TopicCreate {
 
 pub fn subscribe(text: &str, from: StartFrom) -> Subscribe {
     let (credit_messages, credit_bytes) = (100_000, 32 << 20);
-    Subscribe { pattern: pattern(text), credit_messages, credit_bytes, from }
+    let pattern = pattern(text);
+    Subscribe { pattern, credit_messages, credit_bytes, from, identity: None }
 }
 
 pub fn hello() -> Hello {

@@ -57,8 +57,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Sets a header. What cannot stand in one never gets this far: it came in by one, or is made
-/// of digits.
+/// Sets a header. Only valid values get this far: they came in a header, or consist of digits.
 pub(super) fn set(headers: &mut HeaderMap, name: &'static str, value: impl std::fmt::Display) {
     if let Ok(value) = HeaderValue::try_from(value.to_string()) {
         headers.insert(HeaderName::from_static(name), value);
@@ -67,10 +66,10 @@ pub(super) fn set(headers: &mut HeaderMap, name: &'static str, value: impl std::
 
 /// That there is no such stream.
 pub(super) fn unknown() -> Refusal {
-    Problem::new(ErrorCode::UnknownTopic, "there is no such stream; PUT makes one").into()
+    Problem::new(ErrorCode::UnknownTopic, "there is no such stream; create it with PUT").into()
 }
 
-/// What a publisher is told whose append was refused.
+/// The answer to a publisher whose append was refused.
 pub(super) fn refused(reason: RejectReason) -> Refusal {
     match reason {
         RejectReason::UnknownTopic => unknown(),

@@ -10,7 +10,9 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use gapless_auth::Caller;
 use gapless_broker::{Atomic, Publishing};
+use gapless_core::rights::Right;
 use gapless_core::{Records, RejectReason};
 use gapless_protocol::ErrorCode;
 
@@ -74,6 +76,7 @@ pub(super) async fn room(shared: &Shared, publishing: &Publishing) -> bool {
 /// `POST`: appends to a stream, closes it, or both.
 pub(super) async fn append(
     shared: &Arc<Shared>,
+    caller: &Caller,
     uri: &Uri,
     headers: &HeaderMap,
     body: Bytes,
@@ -81,7 +84,13 @@ pub(super) async fn append(
     let name = topic_of(uri.path())?;
     let append = Append::of(headers, body)?;
     let (stream, _) = find(shared, &name).await?;
+    if append.close && !stream.lock().declared {
+        // To close a stream is its writers' part; here it makes one of another protocol's topic.
+        caller.may(Right::Configure, &name).map_err(Problem::from)?;
+    }
     let records = append.records(&stream)?;
+    let messages = records.as_ref().map_or(1, |records| u64::from(records.count));
+    caller.charge(messages, append.body.len() as u64).map_err(Problem::from)?;
     let mut tries = 0;
     let taken = loop {
         tries += 1;

@@ -2,14 +2,17 @@
 //!
 //! The topic comes first, then its cell and first messages in one append. A crash between
 //! them leaves a topic without a cell; the same PUT, sent again, then finishes the work, since PUT
-//! also gives a type to topics that were created through other APIs.
+//! also gives a type to topics that were created through other APIs. That changes what others
+//! created, so it needs the rights to change it; `create` alone is enough for a new topic only.
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use gapless_auth::Caller;
 use gapless_broker::{Atomic, TopicError};
+use gapless_core::rights::Right;
 use gapless_core::{Records, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 
@@ -38,6 +41,7 @@ enum Made {
 /// `PUT`: creates a stream, or says that it exists already.
 pub(super) async fn create(
     shared: &Arc<Shared>,
+    caller: &Caller,
     uri: &Uri,
     headers: &HeaderMap,
     body: &Bytes,
@@ -51,14 +55,24 @@ pub(super) async fn create(
     let expiry = Expiry::of(headers)?;
     let records = media.messages(body)?;
     let meta = Meta::new(&name, media, expiry, is_closing(headers));
+    if let Some(records) = &records {
+        caller.may(Right::Publish, &name).map_err(Problem::from)?;
+        let messages = u64::from(records.count);
+        caller.charge(messages, body.len() as u64).map_err(Problem::from)?;
+    }
+    // The number of the topic that this request created.
+    let mut created = None;
     for _ in 0..TRIES {
         let stream = match find(shared, &name).await {
             Ok((stream, _)) => stream,
             Err(_) => {
-                make_topic(shared, &name).await?;
+                created = make_topic(shared, caller, &name).await?.or(created);
                 find(shared, &name).await?.0
             }
         };
+        if created != Some(stream.id) {
+            may_declare(caller, &stream, &meta)?;
+        }
         let status = match declare(shared, &stream, &meta, records.as_ref()) {
             Made::New(change) => {
                 if !change.publishing.is_accepted() && room(shared, &change.publishing).await {
@@ -91,13 +105,37 @@ pub(super) async fn create(
     Err(Problem::new(ErrorCode::Unavailable, why).into())
 }
 
-async fn make_topic(shared: &Arc<Shared>, name: &TopicName) -> Result<(), Refusal> {
-    let (broker, name) = (shared.broker.clone(), name.clone());
-    let made = blocking(move || broker.create_topic(&name, TopicSettings::default()).map(drop));
-    match made.await? {
-        Ok(()) | Err(TopicError::Exists(_)) => Ok(()),
-        Err(error) => Err(Problem::from(answers::topic_error(&error)).into()),
+/// Creates the topic; its number, unless it was there.
+async fn make_topic(
+    shared: &Shared,
+    caller: &Caller,
+    name: &TopicName,
+) -> Result<Option<u64>, Refusal> {
+    let counted = caller.clone();
+    blocking(move || counted.may_add_topic()).await?.map_err(Problem::from)?;
+    let failed = |error: TopicError| Problem::from(answers::topic_error(&error));
+    match shared.broker.creating_topic(name, TopicSettings::default()) {
+        Ok(creating) => {
+            let new = creating.new_id();
+            creating.await.map_err(failed)?;
+            Ok(new)
+        }
+        Err(TopicError::Exists(_)) => Ok(None),
+        Err(error) => Err(failed(error).into()),
     }
+}
+
+/// Whether a stream that this request did not create may be given what it asks for. One that has its
+/// cell stays as it is.
+fn may_declare(caller: &Caller, stream: &Stream, meta: &Meta) -> Result<(), Problem> {
+    if stream.lock().declared {
+        return Ok(());
+    }
+    caller.may(Right::Configure, &stream.name)?;
+    if meta.expiry != Expiry::Never {
+        caller.may(Right::Delete, &stream.name)?;
+    }
+    Ok(())
 }
 
 /// Gives a topic its cell and first messages, unless it has one.

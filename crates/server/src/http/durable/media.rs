@@ -18,7 +18,7 @@ const TYPE_BYTES_MAX: usize = 255;
 /// room in every frame of every listener.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// The content type of a stream, as it was written when the stream was made.
+/// The content type of a stream, as it was written when the stream was created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct MediaType(String);
@@ -37,7 +37,7 @@ impl MediaType {
         if text.is_empty() {
             return Ok(None);
         }
-        let bad = || Problem::new(ErrorCode::BadRequest, "Content-Type is no media type");
+        let bad = || Problem::new(ErrorCode::BadRequest, "Content-Type is not a valid media type");
         let (kind, subtype) = essence(text).split_once('/').ok_or_else(bad)?;
         let is_token = |text: &str| {
             !text.is_empty()
@@ -123,7 +123,9 @@ fn json_values(body: &[u8]) -> Result<Vec<&RawValue>, Problem> {
         Some(b'[') => serde_json::from_slice(body),
         Some(_) => serde_json::from_slice(body).map(|value| vec![value]),
     }
-    .map_err(|error| Problem::new(ErrorCode::BadRequest, format!("the body is no JSON: {error}")))
+    .map_err(|error| {
+        Problem::new(ErrorCode::BadRequest, format!("the body is not valid JSON: {error}"))
+    })
 }
 
 fn push(records: &mut RecordsBuilder, body: Bytes) -> Result<(), Problem> {

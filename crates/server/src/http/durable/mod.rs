@@ -56,15 +56,14 @@ async fn dispatch(shared: &Arc<Shared>, request: Request) -> Result<Response, Re
     let (parts, body) = request.into_parts();
     let (uri, headers) = (&parts.uri, &parts.headers);
     let caller = parts.extensions.get::<Caller>();
-    let may = |right: Right| match (caller, name::topic_of(uri.path())) {
-        (Some(caller), Ok(name)) => caller.may(right, &name).map_err(Problem::from),
+    let unchecked = || Problem::new(ErrorCode::Internal, "the sender was not checked");
+    let caller = caller.ok_or_else(unchecked)?;
+    let may = |right: Right| match name::topic_of(uri.path()) {
+        Ok(name) => caller.may(right, &name).map_err(Problem::from),
         // A path that is not a valid name is refused below, with the reason.
-        _ => Ok(()),
+        Err(_) => Ok(()),
     };
-    let charge = |bytes: usize| match caller {
-        Some(caller) => caller.charge(1, bytes as u64).map_err(Problem::from),
-        None => Ok(()),
-    };
+    // What a request asks for beyond its method is checked where it is read.
     match parts.method {
         Method::GET => may(Right::Subscribe)?,
         Method::HEAD => may(Right::Read)?,
@@ -78,15 +77,11 @@ async fn dispatch(shared: &Arc<Shared>, request: Request) -> Result<Response, Re
         Method::HEAD => read::head(shared, uri).await,
         Method::PUT => {
             let body = body::read(body, shared).await?;
-            if let Some(caller) = caller {
-                caller.may_add_topic().map_err(Problem::from)?;
-            }
-            create::create(shared, uri, headers, &body).await
+            create::create(shared, caller, uri, headers, &body).await
         }
         Method::POST => {
             let body = body::read(body, shared).await?;
-            charge(body.len())?;
-            append::append(shared, uri, headers, body).await
+            append::append(shared, caller, uri, headers, body).await
         }
         Method::DELETE => create::delete(shared, uri).await,
         _ => {

@@ -25,7 +25,7 @@ pub(super) fn topic_of(path: &str) -> Result<TopicName, Problem> {
     let mut name = String::with_capacity(path.len());
     for (index, segment) in path.split('/').enumerate() {
         let segment = percent_decode_str(segment).decode_utf8();
-        let segment = segment.map_err(|_| refused(&"the path is no UTF-8"))?;
+        let segment = segment.map_err(|_| refused(&"the path is not valid UTF-8"))?;
         if segment.is_empty() {
             return Err(refused(&"the path has an empty segment: put one slash between two"));
         }

@@ -10,8 +10,8 @@ use crate::http::problem::Problem;
 /// How much of a wrong text an answer shows, in characters.
 const SHOWN_MAX: usize = 64;
 
-/// Where to begin. `Last-Event-ID` wins: who sends it was here before, and `from` is where
-/// that visit began.
+/// Where to begin. `Last-Event-ID` wins: it comes from a reconnect, and `from` is where the first
+/// connection began.
 ///
 /// # Errors
 /// When either makes no sense. Nothing was done.
@@ -20,7 +20,7 @@ pub(crate) fn start(headers: &HeaderMap, from: Option<&str>) -> Result<From, Pro
         Some(id) if !id.is_empty() => {
             let token = id.to_str().ok().and_then(|text| text.parse().ok());
             token.map(From::Token).ok_or_else(|| {
-                Problem::bad_request("Last-Event-ID is no id of an event of this server")
+                Problem::bad_request("Last-Event-ID is not the id of an event of this server")
                     .with("header", "Last-Event-ID")
             })
         }

@@ -6,10 +6,11 @@
 //!
 //! A message with a long body is sent in fragments, as the client takes them.
 //!
-//! It is pulled as the other streams are: the subscription is asked only when everything
-//! before was taken. The end is a close with a reason: 1000 when the topic is deleted, 1001 when
-//! the server closes or the client does not answer pings (reconnect), 1008 when the client does
-//! what it may not, 1002 when it breaks the protocol, 1011 when history cannot be read.
+//! It is pulled as the other streams are: the subscription is asked only when everything before
+//! was taken. The end is a close with a reason: 1000 when the topic is deleted, 1001 when the
+//! server closes or the client does not answer pings (reconnect), 1008 when the client does what
+//! it may not or its right is taken away, 1002 when it breaks the protocol, 1011 when history
+//! cannot be read.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -75,8 +76,8 @@ pub(crate) fn accept(
         let share = shared.options.memory.share();
         let closed = Box::pin(async move {
             tokio::select! {
-                () = shared.closed() => {}
-                _ = caller.lost() => {}
+                () = shared.closed() => (CloseCode::Away, CLOSING.to_owned()),
+                lost = caller.lost() => (CloseCode::Policy, lost.to_string()),
             }
         });
         let session = Session { socket, events, timer, unanswered: 0, closed, end: None, share };
@@ -92,7 +93,8 @@ struct Session {
     timer: Interval,
     /// Pings since the client was last heard.
     unanswered: u32,
-    closed: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// When the server ends it, and how.
+    closed: Pin<Box<dyn Future<Output = (CloseCode, String)> + Send>>,
     /// How it ends, once everything was sent.
     end: Option<(CloseCode, String)>,
     /// What it holds of the memory of all connections.
@@ -147,8 +149,8 @@ impl Session {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) | Err(_) => return,
                     },
-                    () = self.closed.as_mut() => {
-                        return self.close(CloseCode::Away, CLOSING.to_owned()).await;
+                    (code, reason) = self.closed.as_mut() => {
+                        return self.close(code, reason).await;
                     }
                 }
                 next = self.next_fragment(&mut long);
@@ -184,8 +186,8 @@ impl Session {
                 return Poll::Ready(Turn::Close(CloseCode::Protocol, failed.to_string()));
             }
         }
-        if self.closed.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Turn::Close(CloseCode::Away, CLOSING.to_owned()));
+        if let Poll::Ready((code, reason)) = self.closed.as_mut().poll(context) {
+            return Poll::Ready(Turn::Close(code, reason));
         }
         let mut messages = Vec::new();
         let (mut bytes, mut end, mut long) = (0, None, None);
@@ -252,7 +254,7 @@ async fn send(socket: &mut Socket, messages: Vec<Message>) -> Result<(), WebSock
 
 fn close_code_of(failed: &FollowError) -> CloseCode {
     match failed {
-        FollowError::Deleted(_) => CloseCode::Normal,
+        FollowError::Deleted(_) | FollowError::TakenOver { .. } => CloseCode::Normal,
         FollowError::Closed => CloseCode::Away,
         _ => CloseCode::Error,
     }

@@ -77,20 +77,20 @@ impl Said {
     }
 }
 
-/// Leases by the session that holds them, and how many messages nobody holds any more.
+/// Leases by the session that holds them, and how many messages no session holds any more.
 pub(crate) struct Held {
     sessions: Vec<(Using, Vec<Lease>)>,
     pub(crate) lost: u64,
 }
 
 impl Held {
-    /// Who holds which.
+    /// Which session holds which.
     pub(crate) fn by_member(&self) -> impl Iterator<Item = (&MemberHandle, &[Lease])> {
         self.sessions.iter().map(|(using, leases)| (&using.session.handle, leases.as_slice()))
     }
 }
 
-/// Finds who holds these; of one group, or of any.
+/// Finds the sessions that hold these; of one group, or of any.
 pub(crate) fn held(
     shared: &Shared,
     group: Option<&TopicName>,
@@ -124,7 +124,7 @@ fn waits(params: &mut Params) -> Result<bool, Problem> {
     Ok(params.switch("wait")?.unwrap_or(true))
 }
 
-/// Says it for every member that holds some of them, and tells what came of all.
+/// Applies it for every member that holds some of them, and returns all results.
 async fn outcome(
     held: Held,
     wait: bool,
@@ -220,7 +220,7 @@ pub(super) async fn commit(
     params.finish()?;
     said.only(&["member", "position"])?;
     let (Some(name), Some(position)) = (&said.member, said.position) else {
-        let detail = "say who and up to where: {\"member\": \"…\", \"position\": 7}";
+        let detail = "name the member and the position: {\"member\": \"…\", \"position\": 7}";
         return Err(Problem::bad_request(detail));
     };
     let using = member(&shared, &group, name)?;

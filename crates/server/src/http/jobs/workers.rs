@@ -13,12 +13,14 @@ use axum::routing::post;
 use axum::{Json as JsonAnswer, Router};
 use gapless_auth::Caller;
 use gapless_core::TopicName;
-use gapless_core::job::Token;
 use gapless_core::job::leader::{ASSIGN_PREFIX, Outcome};
+use gapless_core::job::{JobId, Token};
 use gapless_core::rights::Right;
 use gapless_jobs::names::{pascal, snake};
 use gapless_jobs::visit::{Heard, PIECE_BYTES_MAX, Said};
-use gapless_jobs::wire::{JobProgress, JobRequest, JobResult, Status, Stream, message_bytes_max};
+use gapless_jobs::wire::{
+    AttemptRef, JobProgress, JobRequest, JobResult, Status, Stream, epoch_of, message_bytes_max,
+};
 use gapless_jobs::{JobView, Leader};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
@@ -61,7 +63,7 @@ async fn take(
     let mut request: JobRequest = serde_json::from_slice(&request)
         .map_err(|error| Problem::new(ErrorCode::Internal, error))?;
     request.attempt = Some(token.attempt);
-    request.epoch = Some(leader.epoch().to_owned());
+    request.epoch = Some(epoch_of(leader.epoch(), token));
     request.lease_ms = Some(leader.lease().as_millis() as u64);
     let job = serde_json::to_value(request).expect("a request is plain data");
     Ok(JsonAnswer(snake(job)).into_response())
@@ -88,14 +90,18 @@ impl FromRequest<Arc<Shared>> for Spoken {
         let Json(given) = Json::<Value>::from_request(request, shared).await?;
         let fields = pascal(given);
         let job = fields["JobId"].as_str().unwrap_or_default();
-        let job = job.parse().map_err(Problem::bad_request)?;
+        let job: JobId = job.parse().map_err(Problem::bad_request)?;
         let attempt = fields["Attempt"].as_u64().and_then(|number| u32::try_from(number).ok());
         let attempt = attempt.ok_or_else(|| Problem::bad_request("`attempt` is missing"))?;
         let (leader, view) = known(shared, &caller, Right::JobWork, job).await?;
-        if fields["Epoch"].as_str().is_some_and(|epoch| epoch != leader.epoch()) {
-            return Err(stale());
-        }
-        Ok(Self { leader: leader.clone(), view, worker, token: Token { job, attempt }, fields })
+        let token = match fields["Epoch"].as_str().map(str::to_owned) {
+            None => Token { job, number: view.record.number, attempt },
+            Some(epoch) => {
+                let named = AttemptRef { job_id: job.to_string(), attempt, epoch };
+                named.token(leader.epoch()).ok_or_else(stale)?
+            }
+        };
+        Ok(Self { leader: leader.clone(), view, worker, token, fields })
     }
 }
 
@@ -117,7 +123,7 @@ impl Spoken {
         let fields = self.fields.as_object_mut().expect("it has a job id");
         fields.insert("ClientId".to_owned(), json!(&*spec.client));
         fields.insert("ExecName".to_owned(), json!(&*spec.exec));
-        fields.insert("Epoch".to_owned(), json!(self.leader.epoch()));
+        fields.insert("Epoch".to_owned(), json!(epoch_of(self.leader.epoch(), self.token)));
         fields.insert("Status".to_owned(), json!(status));
         let result: JobResult =
             serde_json::from_value(self.fields.take()).map_err(Problem::bad_request)?;
@@ -153,7 +159,7 @@ async fn output(spoken: Spoken) -> Result<JsonAnswer<Value>, Problem> {
     let piece = JobProgress {
         job_id: spoken.token.job.to_string(),
         attempt: spoken.token.attempt,
-        epoch: spoken.leader.epoch().to_owned(),
+        epoch: epoch_of(spoken.leader.epoch(), spoken.token),
         stream,
         text: text.to_owned(),
     };

@@ -61,6 +61,7 @@ const FILES: &[File] = files! {
     "views/jobs.js" SCRIPT,
     "views/job.js" SCRIPT,
     "views/outbox.js" SCRIPT,
+    "views/cluster.js" SCRIPT,
     "views/events.js" SCRIPT,
 };
 

@@ -10,6 +10,7 @@ use gapless_core::{Timestamp, TopicName};
 use serde_json::{Map, Value, json};
 
 use crate::answers;
+use crate::cluster;
 use crate::http::page::clients::Client;
 use crate::http::page::groups;
 use crate::http::page::sampler::Sampler;
@@ -55,6 +56,9 @@ pub(crate) fn document(
     }
     if view.outbox {
         parts.insert("outbox".into(), sampler.outbox());
+    }
+    if view.cluster {
+        parts.insert("cluster".into(), cluster::status(broker));
     }
     if view.jobs {
         parts.insert("jobs".into(), sampling.jobs.shown(view.rows));

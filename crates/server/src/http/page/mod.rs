@@ -1,8 +1,8 @@
 //! The page at `/`, and the state of the server that it shows.
 //!
 //! `GET /` answers people with the page and programs with the state as JSON; `/v1/state/live`
-//! is the same state as it changes. Both come from one [`sampler`], which works only while
-//! somebody looks. The page's own files are in `files/` and are served as they are.
+//! is the same state as it changes. Both come from one [`sampler`], which works only while a page
+//! is open. The page's own files are in `files/` and are served as they are.
 
 mod assets;
 mod clients;
@@ -67,7 +67,7 @@ async fn home(
         return Ok(assets::page(&headers));
     }
     // The page itself shows nothing; what it shows needs a caller.
-    let detail = "prove who you are: with a token, a certificate or a login";
+    let detail = "authentication is required: use a token, a certificate or a login";
     let caller = caller.ok_or_else(|| Problem::new(ErrorCode::NotAuthenticated, detail))?;
     caller.may_area("server")?;
     let view = parse(query)?;
@@ -101,7 +101,7 @@ async fn live(
     Ok(Sse::new(changes).keep_alive(KeepAlive::new()).into_response())
 }
 
-/// One who looks, and what it was sent last.
+/// A viewer, and what it was sent last.
 struct Watching {
     shared: Arc<Shared>,
     view: View,

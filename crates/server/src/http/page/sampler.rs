@@ -1,4 +1,4 @@
-//! Samples the state of the server for all who look at it, and only while somebody does.
+//! Samples the state of the server for all open pages, and only while one is open.
 //!
 //! However many pages are open, there is one sample per interval. Sampling may take at most
 //! a twentieth of one core: when there is so much to read that it takes long, it is done less
@@ -19,8 +19,8 @@ use crate::sessions::Sessions;
 /// A reading that took some time is followed by at least so many times as much without one.
 const REST: u32 = 20;
 
-/// What is looked at beside the broker: who is connected at each listener, the outbox and the jobs of
-/// this process.
+/// What is looked at beside the broker: who is connected at each listener, the outbox and the jobs
+/// of this process.
 pub(crate) type Sources =
     (Vec<(&'static str, Sessions)>, Option<watch::Receiver<Value>>, Option<Leader>);
 
@@ -45,11 +45,11 @@ pub(crate) struct Sampler {
 #[derive(Default)]
 struct Looks {
     viewers: usize,
-    /// When somebody looked last, by the broker's clock.
+    /// When the state was last asked for, by the broker's clock.
     last: Duration,
 }
 
-/// Somebody looks, until it is dropped.
+/// A viewer of the state, until it is dropped.
 pub(crate) struct Viewer {
     sampler: Arc<Sampler>,
     ticks: watch::Receiver<u64>,
@@ -121,14 +121,14 @@ impl Sampler {
         self.looks().viewers
     }
 
-    /// Somebody looks from now on.
+    /// Adds a viewer.
     pub(crate) fn view(self: &Arc<Self>) -> Viewer {
         self.looks().viewers += 1;
         self.looked();
         Viewer { sampler: Arc::clone(self), ticks: self.ticks.subscribe() }
     }
 
-    /// Somebody looked once. May block for as long as a reading takes.
+    /// One request for the state. May block for as long as a reading takes.
     pub(crate) fn glance(&self) {
         self.looked();
         let mut sampling = self.sampling();
@@ -155,7 +155,7 @@ impl Sampler {
                 self.read_jobs().await;
                 let sampler = Arc::clone(&self);
                 let ticked = tokio::task::spawn_blocking(move || sampler.tick()).await;
-                // A panic in it is told by the runtime; the next one may do better.
+                // The runtime reports a panic in it; the next tick tries again.
                 let cost = ticked.unwrap_or(self.interval);
                 let rest = self.interval.max(cost * REST);
                 let closed = closing.wait_for(|closing| *closing);
@@ -164,14 +164,14 @@ impl Sampler {
                 }
             }
             let mut sampling = self.sampling();
-            // Under the lock: who looks says so first and reads then.
+            // Under the lock: a viewer registers first and reads then.
             if !self.is_looked_at() {
                 sampling.forget();
             }
         }
     }
 
-    /// Whether somebody looks, or did a short while ago.
+    /// Whether there are viewers, or were a short while ago.
     fn is_looked_at(&self) -> bool {
         let looks = self.looks();
         let away = self.broker.monotonic().saturating_sub(looks.last);

@@ -64,6 +64,7 @@ pub(crate) struct View {
     pub(crate) events: bool,
     pub(crate) groups: bool,
     pub(crate) outbox: bool,
+    pub(crate) cluster: bool,
     pub(crate) jobs: bool,
     pub(crate) topic: Option<String>,
     pub(crate) group: Option<TopicName>,
@@ -86,6 +87,7 @@ impl ViewQuery {
             events: self.show.is_none(),
             groups: self.show.is_none(),
             outbox: self.show.is_none(),
+            cluster: self.show.is_none(),
             jobs: self.show.is_none(),
             topic: self.topic,
             group: self.group.as_deref().map(group).transpose()?,
@@ -103,10 +105,12 @@ impl ViewQuery {
                 "events" => view.events = true,
                 "groups" => view.groups = true,
                 "outbox" => view.outbox = true,
+                "cluster" => view.cluster = true,
                 "jobs" => view.jobs = true,
                 "" => {}
                 _ => {
-                    let wanted = "overview, topics, subscribers, groups, jobs, outbox, events";
+                    let wanted =
+                        "overview, topics, subscribers, groups, jobs, outbox, cluster, events";
                     return Err(bad("show", part, wanted));
                 }
             }

@@ -45,6 +45,17 @@ impl Connection {
         {
             return self.refuse(ErrorCode::CreditExceeded, &"too much credit", ids);
         }
+        if let Some(identity) = &asked.identity {
+            if !matches!(asked.from, StartFrom::Now | StartFrom::Token(_)) {
+                let why = "an identity begins now, or goes on where it stopped";
+                return self.refuse(ErrorCode::NeedsTopic, &why, ids);
+            }
+            let is_same = |followed: &Followed| followed.is_named(identity, &asked.pattern);
+            if self.follows.values().any(|followed| is_same(followed)) {
+                let why = format!("{identity} follows {} already", asked.pattern);
+                return self.refuse(ErrorCode::AlreadySubscribed, &why, ids);
+            }
+        }
         let from = match asked.from {
             StartFrom::Beginning => gapless_broker::From::Beginning,
             StartFrom::Seq(seq) => gapless_broker::From::Seq(seq),
@@ -63,14 +74,23 @@ impl Connection {
             Err(failed) => Answer::Verb(subscribe_error(&failed).into(), None),
         };
         let broker = self.shared.broker.clone();
+        let Subscribe { pattern, identity, .. } = asked;
+        let at_once = || match &identity {
+            Some(identity) => Some(broker.subscribe_named(identity, &pattern)),
+            None => broker.subscribe_at_once(&pattern, from),
+        };
         // Questions are answered in their order, so none is answered before one that waits.
         if self.asked.is_empty()
-            && let Some(begun) = broker.subscribe_at_once(&asked.pattern, from)
+            && let Some(begun) = at_once()
         {
             return self.answered(done(begun), ids);
         }
-        let answer =
-            tokio::task::spawn_blocking(move || done(broker.subscribe(&asked.pattern, from)));
+        let answer = tokio::task::spawn_blocking(move || {
+            done(match &identity {
+                Some(identity) => broker.subscribe_named(identity, &pattern),
+                None => broker.subscribe(&pattern, from),
+            })
+        });
         self.asked.push_back(Asked { ids, subscribes: true, answer });
     }
 
@@ -104,7 +124,10 @@ impl Connection {
         if self.stage != Stage::Open {
             return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
         }
-        let number = self.next_follow;
+        // With the term in it: leases are named by the membership, and what a client says of one that
+        // the store gave before it was opened again is not taken for one of now.
+        let term = self.caller.broker().term() & u64::from(u32::MAX >> 1);
+        let number = term << 32 | self.next_follow;
         self.next_follow += 1;
         let joined = self.members.add(new, number, (&self.ready, &self.session));
         self.put(joined, ids);

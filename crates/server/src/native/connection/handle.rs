@@ -59,6 +59,9 @@ impl Connection {
                 Some(followed) => {
                     self.forget(asked.subscription);
                     let (subscription, token) = (asked.subscription, followed.token());
+                    if !asked.hold {
+                        followed.unsubscribe();
+                    }
                     self.put(Unsubscribed { subscription, token }, ids);
                 }
                 None => self.refuse(ErrorCode::UnknownSubscription, &"no such subscription", ids),

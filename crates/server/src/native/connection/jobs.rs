@@ -1,9 +1,10 @@
-//! Clients and workers of jobs: the first frame tells, and a session of the leader serves them.
+//! Clients and workers of jobs: the first frame identifies them, and a session of the leader serves
+//! them.
 //!
 //! Limits of jobs are in `gapless_jobs::session`; the place among the listener's connections stays
-//! taken until the session ends, and what it holds is counted in the memory of all connections. Rights
-//! are checked by the session, which knows what a frame asks for; who the client is, is said here.
-//! Not here: what a frame of jobs means.
+//! taken until the session ends, and what it holds is counted in the memory of all connections.
+//! Rights are checked by the session, which knows what a frame asks for; who the client is, is said
+//! here. Not here: what a frame of jobs means.
 
 use std::io;
 use std::time::Duration;
@@ -90,7 +91,7 @@ impl Guard for CallerGuard {
     }
 
     async fn lost(&self) -> String {
-        self.caller().clone().lost().await
+        self.caller().clone().lost().await.to_string()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
-use gapless_broker::{Atomic, Broker, CreatingTopic, Publishing};
+use gapless_broker::{Atomic, Broker, CreatingTopic, Publishing, Reporting};
 use gapless_core::{Expect, ExpectCell, PubSubError, PublishAck, RejectReason};
 use gapless_protocol::{
     Commit, ErrorCode, Frame, FrameLimit, GroupStep, Ids, Publish, PublishAck as AckVerb,
@@ -33,7 +33,7 @@ pub(super) enum Due {
     Publishing(Publishing, Vec<u32>),
     /// Publishes of one message each that were taken together, and the id of each.
     Run(Publishing, Vec<[u8; 16]>),
-    /// A topic that is being made.
+    /// A topic that is being created.
     Making(CreatingTopic),
     /// What a member of a group said.
     Said(Said),
@@ -54,13 +54,14 @@ enum Until {
 }
 
 impl Owed {
-    /// Puts the answers, once they are known.
+    /// Puts the answers, once they are known; a report comes later.
     fn poll(
         &mut self,
         context: &mut Context<'_>,
         limit: FrameLimit,
         put: &mut dyn FnMut(Verb, Ids),
-    ) -> Poll<()> {
+    ) -> Poll<Option<Reporting>> {
+        let mut report = None;
         match &mut self.due {
             Due::Publishing(publishing, counts) => {
                 let acks = ready!(publishing.poll_all(context));
@@ -72,6 +73,8 @@ impl Owed {
                     AckVerb { parts: parts.map(part).collect() }.within(limit).into()
                 });
                 put_ack(answer, self.ids, put);
+                // Without an id nobody waits for the report either.
+                report = publishing.take_report().filter(|_| self.ids.corr_id != [0; 16]);
             }
             Due::Run(publishing, msg_ids) => {
                 let acks = ready!(publishing.poll_all(context));
@@ -91,7 +94,7 @@ impl Owed {
                 put(done.unwrap_or_else(|failed| trouble(&failed).into()), self.ids);
             }
         }
-        Poll::Ready(())
+        Poll::Ready(report)
     }
 }
 
@@ -100,7 +103,7 @@ fn is_about_key(expect: Option<Expect>) -> bool {
     matches!(expect, Some(Expect::KeyLast(_)))
 }
 
-/// Answers a publish, unless its sender gave it no id: then nobody waits for an answer.
+/// Answers a publish, unless its sender gave it no id: then no answer is expected.
 fn put_ack(answer: Result<Verb, PubSubError>, ids: Ids, put: &mut dyn FnMut(Verb, Ids)) {
     if ids.corr_id != [0; 16] {
         put(answer.unwrap_or_else(|failed| trouble(&failed).into()), ids);
@@ -261,7 +264,7 @@ impl Connection {
         counts: Vec<u32>,
         ids: Ids,
     ) {
-        if waits && publishing.rejected_with() == Some(RejectReason::QueueFull) {
+        if waits && publishing.needs_room() {
             let broker: Broker = self.shared.broker.clone();
             let room = Box::pin(async move { broker.room().await });
             self.stalled = Some(Box::new(Stalled { frame, until: Until::Room(room) }));
@@ -282,8 +285,8 @@ impl Connection {
         self.shared.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Who has a single publish in flight waits for it and does nothing else: then the flush is
-    /// done here, which saves two wake-ups. The runtime moves others to another thread.
+    /// A client with a single publish in flight waits for it and does nothing else: then the flush
+    /// is done here, which saves two wake-ups. The runtime moves other tasks to another thread.
     pub(super) fn flush_here(&self) {
         if let [Owed { due: Due::Publishing(publishing, _), .. }] = self.publishes.as_slices().0
             && self.input.is_empty()
@@ -294,21 +297,37 @@ impl Connection {
         }
     }
 
-    /// Sends the acks that are due, in order. Tells whether there was any.
+    /// Sends the acks that are due, in order. Returns whether there was any.
     pub(super) fn answer_publishes(&mut self, context: &mut Context<'_>) -> bool {
         let mut did = false;
         self.flush_here();
         while let Some(owed) = self.publishes.front_mut() {
             let (output, limit) = (&mut self.output, self.limit);
             let mut put = |verb: Verb, ids| put_with(output, &verb, ids, limit);
-            if owed.poll(context, limit, &mut put).is_pending() {
-                break;
-            }
-            let bytes = owed.bytes;
+            let Poll::Ready(report) = owed.poll(context, limit, &mut put) else { break };
+            let (bytes, ids) = (owed.bytes, owed.ids);
+            self.reports.extend(report.map(|report| (ids, report)));
             self.publishes.pop_front();
             self.settle_in_flight(bytes);
             did = true;
         }
         did
+    }
+
+    /// Sends the reports that are complete. Returns whether there was any.
+    pub(super) fn answer_reports(&mut self, context: &mut Context<'_>) -> bool {
+        let mut at = 0;
+        let before = self.reports.len();
+        while let Some((ids, report)) = self.reports.get_mut(at) {
+            let ids = *ids;
+            match Pin::new(report).poll(context) {
+                Poll::Ready(report) => {
+                    drop(self.reports.swap_remove(at));
+                    self.put(report, ids);
+                }
+                Poll::Pending => at += 1,
+            }
+        }
+        self.reports.len() < before
     }
 }

@@ -11,6 +11,7 @@ use gapless_protocol::{
 
 use super::{Connection, Stage};
 use crate::answers::error;
+use crate::cluster;
 
 /// Why a verb is not done.
 pub(super) enum Refusal {
@@ -74,6 +75,7 @@ pub(super) fn check(caller: &mut Caller, verb: &Verb) -> Result<(), Refusal> {
         Verb::CellRead(asked) => caller.may_cell(Right::Read, &asked.name)?,
         Verb::Clients(_) => caller.may_area("clients")?,
         Verb::Stats(_) => caller.may_area("server")?,
+        Verb::Cluster(asked) => caller.may_area(cluster::area(&asked.json))?,
         // What its source is, is looked at where the group is joined.
         Verb::GroupJoin(asked) => group(caller, &asked.group)?,
         Verb::GroupCreate(asked) => {
@@ -102,6 +104,7 @@ pub(super) fn check(caller: &mut Caller, verb: &Verb) -> Result<(), Refusal> {
         | Verb::Done(_)
         | Verb::PublishAck(_)
         | Verb::Cancelled(_)
+        | Verb::DeliveryReport(_)
         | Verb::Subscribed(_)
         | Verb::Unsubscribed(_)
         | Verb::Messages(_)
@@ -115,6 +118,7 @@ pub(super) fn check(caller: &mut Caller, verb: &Verb) -> Result<(), Refusal> {
         | Verb::ClientList(_)
         | Verb::StatsText(_)
         | Verb::AuthAnswer(_)
+        | Verb::ClusterAnswer(_)
         | Verb::GroupJoined(_)
         | Verb::GroupLeft(_)
         | Verb::GroupMessages(_)

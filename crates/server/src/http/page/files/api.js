@@ -23,7 +23,7 @@ export async function ask(method, path, { json, body, headers } = {}) {
       body: json === undefined ? body : JSON.stringify(json),
     });
   } catch {
-    throw new Error("the server cannot be reached; it was not changed, as far as is known");
+    throw new Error("the server cannot be reached; whether the request had an effect is unknown");
   }
   const text = await answer.text();
   let content = null;

@@ -15,9 +15,10 @@ import * as group from "./views/group.js";
 import * as jobs from "./views/jobs.js";
 import * as job from "./views/job.js";
 import * as outbox from "./views/outbox.js";
+import * as cluster from "./views/cluster.js";
 import * as events from "./views/events.js";
 
-const views = { "": overview, topics, topic, subscribers, groups, group, jobs, job, outbox, events };
+const views = { "": overview, topics, topic, subscribers, groups, group, jobs, job, outbox, cluster, events };
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");

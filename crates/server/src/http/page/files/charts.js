@@ -49,7 +49,7 @@ export function sparkline(length = 60, height = 22) {
 
 /**
  * A chart of several series with the largest value at its side. `series` names their
- * classes; `format` writes a value; `what` says to those who do not see it what it is.
+ * classes; `format` writes a value; `what` is the label for screen readers.
  */
 export function chart({ what, series, format, length: most = 300, height = 96 }) {
   const shapes = series.map((name) => ({

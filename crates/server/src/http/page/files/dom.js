@@ -16,7 +16,7 @@ function make(element, attributes, children) {
   return element;
 }
 
-/** Makes an element: `h("p", { class: "note" }, "text", other)`. */
+/** Creates an element: `h("p", { class: "note" }, "text", other)`. */
 export function h(tag, attributes, ...children) {
   return make(document.createElement(tag), attributes, children);
 }
@@ -42,7 +42,7 @@ export function mark(element, name, value) {
 }
 
 /**
- * A list of lines that are made once and then updated, so that focus and selection stay.
+ * A list of lines that are created once and then updated, so that focus and selection stay.
  * `create(row)` gives `{ element, update(row) }`.
  */
 export class Lines {

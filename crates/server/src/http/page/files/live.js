@@ -1,4 +1,4 @@
-// The state of the server as it changes: one stream for whatever is shown, opened anew when
+// The state of the server as it changes: one stream for the parts that are shown, reopened when
 // something else is. A hidden page asks for nothing.
 
 const HISTORY_POINTS = 300;

@@ -1,4 +1,4 @@
-// Light or dark: what the system says, unless somebody chose. Not a module, so that it runs
+// Light or dark: what the system says, unless the user chose. Not a module, so that it runs
 // before the first paint.
 "use strict";
 (() => {

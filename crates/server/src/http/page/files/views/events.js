@@ -12,23 +12,23 @@ const who = (event) => `Subscriber ${event.subscriber} of ${event.pattern}`;
 const member = (event) => `Member ${event.member || "without a name"}`;
 
 const sentences = {
-  "topic.created": (event) => `Topic ${event.topic} was made.`,
-  "topic.configured": (event) => `Topic ${event.topic} has other settings.`,
+  "topic.created": (event) => `Topic ${event.topic} was created.`,
+  "topic.configured": (event) => `Topic ${event.topic} was configured.`,
   "topic.deleted": (event) => `Topic ${event.topic} was deleted.`,
   "topic.trimmed": (event) => `Messages ${range(event)} of ${event.topic} are gone (${event.reason}).`,
-  "subscription.added": (event) => `${who(event)} came.`,
-  "subscription.removed": (event) => `${who(event)} left.`,
+  "subscription.added": (event) => `${who(event)} started.`,
+  "subscription.removed": (event) => `${who(event)} ended.`,
   "recovery.started": (event) => `${who(event)} reads history, ${range(event)}.`,
   "recovery.done": (event) => `${who(event)} is live.`,
   "delivery.gap": (event) =>
-    `Subscriber ${event.subscriber} was told of a gap${event.topic ? ` in ${event.topic}` : ""}` +
+    `Subscriber ${event.subscriber} received a gap notice${event.topic ? ` in ${event.topic}` : ""}` +
     `${event.from === null ? "" : `, ${range(event)}`} (${event.reason}).`,
   "delayed.dropped": (event) => `A delayed message for ${event.topic} was dropped: the topic is gone.`,
-  "journal.sealed": () => "The newest messages were written out as a segment.",
+  "journal.sealed": () => "The newest messages were written to a segment.",
   "journal.collected": () => "Dead data was dropped.",
   "journal.failed": (event) => `The journal takes no more messages: ${event.why}`,
   "group.created": (event) => `Group ${event.group} was created.`,
-  "group.configured": (event) => `Group ${event.group} has other settings.`,
+  "group.configured": (event) => `Group ${event.group} was configured.`,
   "group.deleted": (event) => `Group ${event.group} was deleted.`,
   "group.paused": (event) => `Group ${event.group} was paused.`,
   "group.resumed": (event) => `Group ${event.group} was resumed.`,
@@ -85,7 +85,7 @@ export function open(place, page) {
       `${row.event} ${sentence(row)}`.toLowerCase().includes(wanted)).reverse();
     lines.show(found);
     empty.hidden = found.length > 0;
-    say(empty, total === 0 ? "Nothing has happened since this page looks." : "No event is like that.");
+    say(empty, total === 0 ? "No events yet." : "No event matches.");
     say(summary, total === 0 ? "" : `${plural(total, "event")} since this page looks` +
       (found.length < total ? `, ${count(found.length)} shown` : ""));
   };

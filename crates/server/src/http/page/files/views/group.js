@@ -13,10 +13,10 @@ const LETTERS = 50;
 const BODY_CHARS = 200;
 
 const FIGURES = {
-  lag: "Not done", in_flight: "In flight", ready: "Ready", waiting: "Behind another of their key",
+  lag: "Not done", in_flight: "In flight", ready: "Ready", waiting: "Waiting behind a message of the same key",
   parked: "Waiting for another attempt", oldest: "Oldest not done", retry: "Next attempt",
-  delivered: "Handed out", redelivered: "Of these again", acked: "Acked", nacked: "Given back",
-  expired: "Leases that ran out", lost: "Gone before they came",
+  delivered: "Handed out", redelivered: "Redelivered", acked: "Acked", nacked: "Nacked",
+  expired: "Expired leases", lost: "Lost before delivery",
 };
 
 export function open(place) {
@@ -59,7 +59,7 @@ export function open(place) {
       h("p", { class: "back" }, h("a", { href: "#/groups" }, "← Groups")),
       h("div", { class: "lead" }, h("h1", { class: "name" }, name), h("p", {}, state, what), switching),
       missing, trouble,
-      h("section", { class: "panel" }, h("header", {}, h("h2", {}, "How it stands")), why, figures),
+      h("section", { class: "panel" }, h("header", {}, h("h2", {}, "State")), why, figures),
       h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Members")),
         h("table", {}, h("thead", {}, h("tr", {},
           h("th", { scope: "col" }, "Name"), h("th", { scope: "col", class: "number" }, "In flight"),
@@ -112,14 +112,14 @@ function lettersOf(group, act) {
   const summary = h("span", { class: "quiet" });
   const all = h("button", {
     type: "button", hidden: true, onclick: () => drive(all, ""),
-  }, "Drive all again");
+  }, "Redrive all");
   const list = h("tbody");
   const lines = new Lines(list, (row) => letter(row));
   const table = h("table", { class: "list letters" }, h("thead", {}, h("tr", {},
     h("th", { scope: "col" }, "Message"), h("th", { scope: "col" }, "Error"),
     h("th", { scope: "col", class: "number wide" }, "Attempts"),
     h("th", { scope: "col", class: "wide" }, "Died"),
-    h("th", { scope: "col" }, h("span", { class: "unseen" }, "What to do")))), list);
+    h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")))), list);
   const empty = h("p", { class: "empty" }, "There are none.");
   const answer = h("p", { class: "answer", role: "status" });
   let known = null;
@@ -138,13 +138,13 @@ function lettersOf(group, act) {
 
   async function drive(button, query) {
     const done = await act(button, `${address}/redrive${query}`);
-    if (done) say(answer, `${plural(done.moved, "letter")} driven again.`);
+    if (done) say(answer, `${plural(done.moved, "letter")} redriven.`);
   }
 
   function letter(row) {
     const again = h("button", {
       type: "button", onclick: () => drive(again, `?from=${row.seq}&to=${row.seq}`),
-    }, "Drive again");
+    }, "Redrive");
     const text = row.text ?? (row.json === undefined ? row.base64 ?? "" : JSON.stringify(row.json));
     const origin = `${row.topic}, seq ${count(row.origin_seq)}${row.key ? `, key ${row.key}` : ""}`;
     return {
@@ -164,7 +164,7 @@ function lettersOf(group, act) {
       h("header", {}, h("h2", {}, "Dead letters"), summary, all), answer, table, empty),
     update(now) {
       say(summary, [now.dead_letters > LETTERS ? `the first ${LETTERS} of ${count(now.dead_letters)}`
-        : plural(now.dead_letters, "letter"), now.redriving ? "being driven again" : ""].filter(Boolean).join(", "));
+        : plural(now.dead_letters, "letter"), now.redriving ? "being redriven" : ""].filter(Boolean).join(", "));
       all.hidden = now.dead_letters === 0;
       if (known !== now.dead_letters) {
         known = now.dead_letters;

@@ -56,7 +56,7 @@ export function open(place, page) {
       say(summary, groups.matching === groups.total
         ? plural(groups.total, "group") : `${count(groups.matching)} of ${plural(groups.total, "group")}`);
       empty.hidden = groups.rows.length > 0;
-      say(empty, groups.total === 0 ? "There is no group yet." : "No group has such a name.");
+      say(empty, groups.total === 0 ? "No groups yet." : "No group matches.");
       pages.update(groups);
     },
     close() {

@@ -28,7 +28,7 @@ export function open(place) {
     values[key] = h("dd", {}, "–");
     return h("div", {}, h("dt", {}, label), values[key]);
   }));
-  const buttons = buttonsFor(act);
+  const buttons = buttonsFor(id, trouble, read);
   const output = tail(id, () => read());
   let job = null;
   let reading = false;
@@ -45,20 +45,6 @@ export function open(place) {
       if (!missing.hidden) job = { gone: true };
     } finally {
       reading = false;
-    }
-  }
-
-  async function act(button, verb) {
-    button.disabled = true;
-    trouble.hidden = true;
-    try {
-      await ask("POST", path`/v1/jobs/${id}/${verb}`);
-      await read();
-    } catch (error) {
-      trouble.hidden = false;
-      say(trouble, error.message);
-    } finally {
-      button.disabled = false;
     }
   }
 

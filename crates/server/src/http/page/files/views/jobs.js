@@ -34,7 +34,7 @@ export function open(place, page) {
     type: "button", class: "chip", onclick: () => choose(state),
   }, state ? capital(state) : "All")]));
   const body = h("tbody");
-  const lines = new Lines(body, (row) => line(row, act));
+  const lines = new Lines(body, (row) => line(row, trouble, read));
   const empty = h("p", { class: "empty", hidden: true }, "There are no such jobs.");
   const summary = h("p", { class: "summary", role: "status" });
   const workers = names("Workers", ["Worker", "Runs", "Takes more"], "No worker is connected.");
@@ -80,20 +80,6 @@ export function open(place, page) {
     for (const [state, chip] of chips) mark(chip, "aria-pressed", String(state === chosen.state));
   }
   press();
-
-  async function act(button, job, verb) {
-    button.disabled = true;
-    trouble.hidden = true;
-    try {
-      await ask("POST", path`/v1/jobs/${job}/${verb}`);
-      await read();
-    } catch (error) {
-      trouble.hidden = false;
-      say(trouble, error.message);
-    } finally {
-      button.disabled = false;
-    }
-  }
 
   return {
     element: h("div", { class: "jobs" }, h("div", { class: "lead" }, h("h1", {}, "Jobs")), absent, content),
@@ -156,10 +142,23 @@ export function stateOf(element, job) {
   mark(element, "data-state", COLOURS[job.state]);
 }
 
-/** The buttons that fit a job, and what they do. */
-export function buttonsFor(act) {
+/** The buttons that fit a job. After a click `read` shows what has changed, or `trouble` why nothing has. */
+export function buttonsFor(id, trouble, read) {
   const button = (name, verb) => {
-    const element = h("button", { type: "button", onclick: () => act(element, verb) }, name);
+    const element = h("button", { type: "button", onclick: act }, name);
+    async function act() {
+      element.disabled = true;
+      trouble.hidden = true;
+      try {
+        await ask("POST", path`/v1/jobs/${id}/${verb}`);
+        await read();
+      } catch (error) {
+        trouble.hidden = false;
+        say(trouble, error.message);
+      } finally {
+        element.disabled = false;
+      }
+    }
     return element;
   };
   const [cancel, retry] = [button("Cancel", "cancel"), button("Retry", "retry")];
@@ -172,13 +171,13 @@ export function buttonsFor(act) {
   };
 }
 
-function line(row, act) {
+function line(row, trouble, read) {
   const link = h("a", { class: "name", href: `#/job/${row.id}` }, row.exec_name);
   const about = h("span", { class: "quiet" }, row.cron ? `at ${row.cron} for ${row.client_id}` : `for ${row.client_id}`);
   const state = h("span", { class: "state" });
   const worker = h("td", { class: "wide name" });
   const attempt = h("td", { class: "number wide" });
-  const buttons = buttonsFor((button, verb) => act(button, row.id, verb));
+  const buttons = buttonsFor(row.id, trouble, read);
   return {
     element: h("tr", { "data-job": row.id },
       h("td", {}, link, " ", about, h("div", { class: "quiet why" }, row.id)), h("td", {}, state), worker, attempt,

@@ -1,4 +1,4 @@
-// The outbox: what is settled, who holds it up, and how far each consumer is behind.
+// The outbox: what is settled, what holds it up, and how far each consumer is behind.
 
 import { h, Lines, mark, say } from "../dom.js";
 import { count, plural, span } from "../format.js";

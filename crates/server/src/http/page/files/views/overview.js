@@ -58,11 +58,11 @@ export function open() {
   });
   const clients = facts({
     sessions: "Sessions", online: "Online", recovering: "Recovering", connected: "Connected",
-    offline: "Left lately",
+    offline: "Recently disconnected",
   });
   const busiest = h("tbody");
   const none = h("tr", {}, h("td", { colspan: 3, class: "empty" }, "No topic yet. ",
-    h("a", { href: "#/topics?new=1" }, "Make the first one.")));
+    h("a", { href: "#/topics?new=1" }, "Create the first one.")));
   const lines = new Lines(busiest, () => {
     const spark = sparkline();
     const link = h("a", { class: "name" });
@@ -78,7 +78,7 @@ export function open() {
     };
   });
   const said = h("ol", { class: "events" });
-  const quiet = h("p", { class: "empty" }, "Nothing has happened since this page looks.");
+  const quiet = h("p", { class: "empty" }, "No events yet.");
   const eventLines = new Lines(said, (row) => ({
     element: h("li", {}, h("time", {}, clock(row.time_ms)), h("span", {}, sentence(row))),
     update() {},
@@ -121,7 +121,7 @@ export function open() {
       say(flush.value, micros(flushed.p50_us));
       say(flush.side, flushed.p99_us === null ? "no flush yet" : `99 % within ${micros(flushed.p99_us)}`);
       flush.picture.update(history.flush_p50_us, history.flush_p99_us);
-      say(recovery.value, recovering.recovering === 0 ? "Nobody" : plural(recovering.recovering, "subscriber"));
+      say(recovery.value, recovering.recovering === 0 ? "None" : plural(recovering.recovering, "subscriber"));
       say(recovery.side, recovering.waiting > 0 ? `${plural(recovering.waiting, "request")} waiting`
         : `${bytes(recovering.recovered_bytes)} so far`);
       recovery.picture.update(history.recovered_bytes);

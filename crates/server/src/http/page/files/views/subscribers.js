@@ -1,4 +1,4 @@
-// Who is connected, what they follow, and how far they are.
+// The connected subscribers, what they follow, and how far they are.
 
 import { h, Lines, mark, say } from "../dom.js";
 import { bytes, capital, count, moment, plural, span } from "../format.js";
@@ -76,7 +76,7 @@ export function open(place, page) {
       say(summary, subscribers.matching === subscribers.total
         ? plural(subscribers.total, "client") : `${count(subscribers.matching)} of ${plural(subscribers.total, "client")}`);
       empty.hidden = subscribers.rows.length > 0;
-      say(empty, subscribers.total === 0 ? "Nobody is connected." : "Nobody is like that.");
+      say(empty, subscribers.total === 0 ? "No subscribers." : "No subscriber matches.");
       pages.update(subscribers);
     },
     close() {

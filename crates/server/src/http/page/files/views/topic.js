@@ -10,7 +10,7 @@ export const title = (place) => place.name ?? "Topic";
 
 /** Messages that stay on the page. */
 const SHOWN_MAX = 300;
-/** Characters of a body that are shown before somebody asks for all of it. */
+/** Characters of a body that are shown until the user asks for all of it. */
 const BODY_CHARS = 2000;
 /** Messages that are shown when the page opens. */
 const LAST = 20;
@@ -126,7 +126,7 @@ function publisher(topic) {
     if (key.value) query.set("key", key.value);
     for (const line of headers.value.split("\n").filter((each) => each.trim())) {
       const at = line.indexOf(":");
-      if (at < 1) throw new Error(`"${line}" is no header: write name: value`);
+      if (at < 1) throw new Error(`"${line}" is not a valid header: write name: value`);
       query.append("header", `${line.slice(0, at).trim()}=${line.slice(at + 1).trim()}`);
     }
     const options = { headers: {} };
@@ -136,7 +136,7 @@ function publisher(topic) {
         try {
           JSON.parse(body.value);
         } catch (error) {
-          throw new Error(`The body is no JSON: ${error.message}`);
+          throw new Error(`The body is not valid JSON: ${error.message}`);
         }
         options.headers["content-type"] = "application/json";
       } else options.headers["content-type"] = "text/plain; charset=utf-8";
@@ -153,9 +153,9 @@ function follower(topic) {
   const list = h("ol", { class: "messages", tabindex: "0", "aria-label": "Messages, newest first" });
   const state = h("span", { class: "state", role: "status" });
   const summary = h("span", { class: "quiet" });
-  const from = h("select", { "aria-label": "Begin with" },
+  const from = h("select", { "aria-label": "Start at" },
     h("option", { value: "last" }, `The last ${LAST}`), h("option", { value: "beginning" }, "The beginning"),
-    h("option", { value: "now" }, "What comes now"), h("option", { value: "last-per-key" }, "The latest of each key"),
+    h("option", { value: "now" }, "New messages only"), h("option", { value: "last-per-key" }, "The latest of each key"),
     h("option", { value: "seq" }, "A seq …"));
   const seq = h("input", { type: "number", min: "1", value: "1", "aria-label": "First seq", hidden: true });
   const empty = h("p", { class: "empty" }, "No message yet. Publish one, and it appears here.");
@@ -193,7 +193,7 @@ function follower(topic) {
     const above = list.scrollTop > 4 ? list.scrollHeight - list.scrollTop : null;
     list.prepend(...lines);
     while (list.children.length > SHOWN_MAX) list.lastElementChild.remove();
-    // Who reads further down is not pushed about.
+    // The scroll position of a reader further down is kept.
     if (above !== null) list.scrollTop = list.scrollHeight - above;
     account();
   }
@@ -268,7 +268,7 @@ function notice(item) {
   const words = {
     gap: `Gap: ${which.toLowerCase()} ${item.from === item.to ? "is" : "are"} gone (${item.reason}).`,
     skipped: `${which} ${item.from === item.to ? "was" : "were"} compacted away or expired.`,
-    hole: `${which} did not come, and nobody said why. This is a fault: please report it.`,
+    hole: `${which} did not arrive, and no gap notice says why. This is a bug: please report it.`,
   }[item.notice];
   return h("li", { class: `notice ${item.notice === "skipped" ? "" : "bad"}`, "data-notice": item.notice }, words);
 }

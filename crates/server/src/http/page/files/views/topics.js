@@ -99,7 +99,7 @@ export function open(place, page) {
       say(summary, all ? plural(topics.total, "topic")
         : `${count(topics.matching)} of ${plural(topics.total, "topic")}`);
       empty.hidden = topics.rows.length > 0;
-      say(empty, topics.total === 0 ? "There is no topic yet." : "No topic has such a name.");
+      say(empty, topics.total === 0 ? "No topics yet." : "No topic matches.");
       pages.update(topics);
     },
     close() {
@@ -130,8 +130,8 @@ function line() {
 /** Buttons for the page before and after. */
 export function pager(go) {
   let page = 1;
-  const before = h("button", { type: "button", onclick: () => go(page - 1) }, "← Before");
-  const after = h("button", { type: "button", onclick: () => go(page + 1) }, "After →");
+  const before = h("button", { type: "button", onclick: () => go(page - 1) }, "← Previous");
+  const after = h("button", { type: "button", onclick: () => go(page + 1) }, "Next →");
   const where = h("span", { class: "quiet" });
   const element = h("nav", { class: "pager", "aria-label": "Pages" }, before, where, after);
   return {
@@ -146,7 +146,7 @@ export function pager(go) {
   };
 }
 
-/** The dialogue that makes a topic and goes there. */
+/** The dialogue that creates a topic and goes there. */
 function form() {
   const name = h("input", {
     id: "new-name", required: true, maxlength: 255, autocomplete: "off", spellcheck: "false",
@@ -159,15 +159,15 @@ function form() {
   const most = h("input", { id: "new-count", type: "number", min: "1", step: "1", placeholder: "no limit" });
   const compaction = h("input", { id: "new-compaction", type: "checkbox" });
   const trouble = h("p", { class: "notice bad", role: "alert", hidden: true });
-  const submit = h("button", { type: "submit", class: "main" }, "Make it");
+  const submit = h("button", { type: "submit", class: "main" }, "Create");
   const fields = h("form", {},
     h("h2", { id: "new-title" }, "New topic"),
     h("label", { for: "new-name" }, "Name"), name,
-    h("p", { class: "hint" }, "Words with dots between, so that patterns such as orders.> find them."),
+    h("p", { class: "hint" }, "Words separated by dots, so that patterns such as orders.> match them."),
     h("label", { for: "new-storage" }, "Storage"), storage,
     h("div", { class: "pair" },
-      h("div", {}, h("label", { for: "new-days" }, "Keep for days"), days),
-      h("div", {}, h("label", { for: "new-count" }, "Keep at most messages"), most)),
+      h("div", {}, h("label", { for: "new-days" }, "Keep for (days)"), days),
+      h("div", {}, h("label", { for: "new-count" }, "Keep at most (messages)"), most)),
     h("label", { class: "check", for: "new-compaction" }, compaction, "Keep only the latest message of each key"),
     trouble,
     h("div", { class: "buttons" },

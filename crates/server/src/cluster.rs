@@ -1,0 +1,66 @@
+//! What listeners show of the cluster that the broker is a node of: the same over both protocols.
+//!
+//! Looking needs the area `server`, leaving the area `cluster`. A server that is on its own is shown as
+//! one without a node, and leaves nothing.
+
+use gapless_broker::Broker;
+use serde_json::{Value, json};
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Status,
+    Leave,
+}
+
+fn parse(json: &str) -> Option<Asked> {
+    let asked: Value = serde_json::from_str(json).ok()?;
+    match asked["do"].as_str()? {
+        "status" => Some(Asked::Status),
+        "leave" => Some(Asked::Leave),
+        _ => None,
+    }
+}
+
+/// The area that a question needs; one that cannot be read does nothing.
+pub(crate) fn area(json: &str) -> &'static str {
+    match parse(json) {
+        Some(Asked::Leave) => "cluster",
+        Some(Asked::Status) | None => "server",
+    }
+}
+
+/// Answers a question; says what can be asked if it is none.
+pub(crate) fn answer(broker: &Broker, json: &str) -> Result<Value, &'static str> {
+    match parse(json) {
+        Some(Asked::Status) => Ok(status(broker)),
+        Some(Asked::Leave) => Ok(leave(broker)),
+        None => Err("ask {\"do\":\"status\"} or {\"do\":\"leave\"}"),
+    }
+}
+
+/// How the node stands.
+pub(crate) fn status(broker: &Broker) -> Value {
+    let alone = || json!({ "node": null, "cluster": null, "nodes": [] });
+    broker.spread().map_or_else(alone, |spread| spread.status())
+}
+
+/// Lets the node leave; how it stands now is returned.
+pub(crate) fn leave(broker: &Broker) -> Value {
+    if let Some(spread) = broker.spread() {
+        spread.leave();
+    }
+    status(broker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaving_needs_more_than_looking() {
+        assert_eq!(area("{\"do\":\"status\"}"), "server");
+        assert_eq!(area("{\"do\":\"leave\"}"), "cluster");
+        assert_eq!(area("nonsense"), "server");
+    }
+}
