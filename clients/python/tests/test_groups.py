@@ -234,7 +234,7 @@ class Groups(Case):
             await self.client.publish_together([("orders", ["6"])], acks=[again[0].lease])
         self.assertEqual(raised.exception.problem.name, "LeaseLost")
         await member.leave()
-        # What it held goes to others, and leaving is no failed attempt.
+        # What it held goes to others, and leaving is not a failed attempt.
         other = self.client.member("billing", "other")
         rest = [(each.text, each.attempt) for each in (await other.fetch(max=1)).messages]
         rest += [(each.text, each.attempt) for each in (await other.fetch(max=1)).messages]

@@ -215,7 +215,7 @@ test("a member can fetch and settle by hand", async ({ client }) => {
   const twice = client.publishTogether([{ topic: "orders", messages: ["6"] }], { acks: [again.lease] });
   await assert.rejects(twice, (error) => error instanceof RefusedError && error.problem.name === "LeaseLost");
   await member.leave();
-  // What it held goes to others, and leaving is no failed attempt.
+  // What it held goes to others, and leaving is not a failed attempt.
   const other = client.groups.member("billing", "other");
   const rest = [...(await other.fetch(1)).messages, ...(await other.fetch(1)).messages];
   assert.deepEqual(rest.map((each) => `${each.text} ${each.attempt}`).sort(), ["4 1", "5 1"]);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// The port of a server's native API unless it says otherwise.
 pub const DEFAULT_PORT: u16 = 4281;
-/// Where a server is unless somebody says otherwise.
+/// Where a server is by default.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:4281";
 
 /// Where a server is.
@@ -27,9 +27,9 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Why a text is no address.
+/// Why a text is not a valid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no address: write host:port or unix:/path")]
+#[error("{text:?} is not a valid address: write host:port or unix:/path")]
 pub struct AddressError {
     /// What was written.
     pub text: String,

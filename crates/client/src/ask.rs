@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use gapless_core::{Delivered, Pattern, Position, Seq, TopicInfo, TopicName, TopicSettings};
 use gapless_protocol::{
-    Auth, CancelDelayed, CellRead, ClientList, Clients, Found, Get, Ping, Read, Stats,
+    Auth, CancelDelayed, CellRead, ClientList, Clients, Cluster, Found, Get, Ping, Read, Stats,
     TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList, TopicPurge,
     Verb,
 };
@@ -189,6 +189,16 @@ impl Client {
     pub async fn auth(&self, json: String) -> Result<String, AskError> {
         let asked = Auth { json };
         expected!(self.ask(asked.into(), Again::No).await?, Verb::AuthAnswer(text) => text.json)
+    }
+
+    /// Asks how the server's cluster stands, or that the server leaves it; both are JSON objects, which
+    /// `docs/cluster.md` describes. It is not asked again when the connection is lost.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn cluster(&self, json: String) -> Result<String, AskError> {
+        let asked = Cluster { json };
+        expected!(self.ask(asked.into(), Again::No).await?, Verb::ClusterAnswer(text) => text.json)
     }
 
     /// Whether a server is there.

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gapless_core::cluster::Identity;
 use gapless_core::{
     BatcherLimits, BatcherLimitsError, EncodeError, Link, LinkLimits, Message, Pattern,
     PublishOptions, Registry, RejectReason, TopicName,
 };
 use gapless_protocol::{Features, FrameLimit, Hello, VERSION, Verb};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -23,7 +24,7 @@ use crate::feed::Feed;
 use crate::inbox::{Command, Inbox, Load, NewFollow};
 use crate::options::{ClientLimits, ConnectOptions};
 use crate::publish::{
-    Atomic, Committing, IdSource, Outgoing, Publishing, committing, publishing, random,
+    Atomic, Committing, IdSource, Outgoing, Publishing, Reporting, committing, publishing, random,
 };
 use crate::subscription::{From, Subscription};
 use crate::tls::TlsError;
@@ -200,6 +201,23 @@ impl Client {
         publishing(outgoing, |outgoing| self.inner.inbox.publish(outgoing))
     }
 
+    /// Publishes to a volatile subject or topic, and asks who takes it (A8). The report comes after
+    /// the ack, when each subscriber has taken it, is gone, or had its time.
+    pub fn publish_reported(
+        &self,
+        topic: &TopicName,
+        message: Message,
+        options: &PublishOptions,
+    ) -> (Publishing, Reporting) {
+        let options = PublishOptions { report: true, ..*options };
+        let mut outgoing = Outgoing::publish((topic, &options), vec![message], &self.inner.ids);
+        let (sender, report) = oneshot::channel();
+        if let Ok(outgoing) = &mut outgoing {
+            outgoing.report = Some(sender);
+        }
+        (publishing(outgoing, |outgoing| self.inner.inbox.publish(outgoing)), Reporting { report })
+    }
+
     /// Publishes a value of a type that is registered (A12).
     pub fn publish_typed<T: Any>(&self, topic: &TopicName, payload: &T) -> Publishing {
         match self.message(payload) {
@@ -261,6 +279,11 @@ impl Client {
         from: From,
     ) -> Result<Subscription, SubscriptionError> {
         let subscription = self.subscribe_lazy(pattern, from)?;
+        self.confirm(subscription).await
+    }
+
+    /// Waits until the server has taken it.
+    async fn confirm(&self, subscription: Subscription) -> Result<Subscription, SubscriptionError> {
         match timeout(self.inner.limits.answer_wait, subscription.confirmed()).await {
             Ok(Ok(())) => Ok(subscription),
             Ok(Err(error)) => Err(error),
@@ -277,9 +300,35 @@ impl Client {
         pattern: impl AsRef<str>,
         from: From,
     ) -> Result<Subscription, SubscriptionError> {
-        let pattern = Pattern::parse(pattern.as_ref())?;
+        self.follow(pattern.as_ref(), from, None)
+    }
+
+    /// Follows volatile subjects under a name, which outlives connections: after a lost one, and on
+    /// another node of the cluster, it goes on with what was held for it. The newest subscription of
+    /// a name counts, an older one ends. What was not sent to it is held for a while also when it is
+    /// dropped; [`Subscription::unsubscribe`] ends it for good.
+    ///
+    /// # Errors
+    /// When the text is not a valid pattern, the server is in no cluster, or it does not answer in
+    /// time.
+    pub async fn subscribe_as(
+        &self,
+        identity: &Identity,
+        pattern: impl AsRef<str>,
+    ) -> Result<Subscription, SubscriptionError> {
+        let subscription = self.follow(pattern.as_ref(), From::Now, Some(identity.clone()))?;
+        self.confirm(subscription).await
+    }
+
+    fn follow(
+        &self,
+        pattern: &str,
+        from: From,
+        identity: Option<Identity>,
+    ) -> Result<Subscription, SubscriptionError> {
+        let pattern = Pattern::parse(pattern)?;
         let feed = Arc::new(Feed::new(self.inner.limits.window));
-        let follow = NewFollow { feed: Arc::clone(&feed), pattern, from: from.into() };
+        let follow = NewFollow { feed: Arc::clone(&feed), pattern, from: from.into(), identity };
         if !self.inner.inbox.send(Command::Follow(follow)) {
             return Err(SubscriptionError::Closed);
         }

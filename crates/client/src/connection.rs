@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::BytesMut;
 use gapless_core::link::{PublishNumber, SubscriptionId};
 use gapless_core::{Epoch, Timestamp};
-use gapless_protocol::{Decoder, EncodeError, Frame, FrameLimit, Ids, Limits, Verb};
+use gapless_protocol::{Decoder, EncodeError, Frame, FrameLimit, Ids, Limits, Output, Verb};
 
 use crate::error::Lost;
-use crate::socket::{Output, Socket};
+use crate::socket::Socket;
 
 /// Reads of one turn, so that writing gets its turn too.
 const READS_PER_TURN: usize = 16;
@@ -122,7 +122,7 @@ impl Connection {
         let limit = self.limit;
         self.out
             .encode(|out| verb.encode_head(ids, limit, out, &mut |part| tail.push(part.clone())))?;
-        tail.iter().for_each(|part| self.out.put(part));
+        tail.into_iter().for_each(|part| self.out.put(part));
         Ok(())
     }
 

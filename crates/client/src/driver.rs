@@ -14,9 +14,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gapless_core::cluster::DeliveryReport;
 use gapless_core::link::{Effect, Failure, Input, PublishNumber, Status, SubscriptionId};
 use gapless_core::{Amount, Fate, Link, Registry, Timestamp};
-use gapless_protocol::{Bye, Frame, Hello, Ids, Ping, PublishAck, StartFrom, Verb};
+use gapless_protocol::{Bye, Frame, Hello, Ids, PartAck, Ping, PublishAck, StartFrom, Verb};
 use tokio::io::Interest;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{timeout, timeout_at};
@@ -87,7 +88,9 @@ pub(crate) struct Driver {
     pub(crate) owed: BTreeMap<PublishNumber, Owed>,
     /// The publish that is just being handed to the link.
     pub(crate) current: Option<(Outgoing, Timestamp)>,
-    /// The answer that is just being told to the link.
+    /// Where reports go of publishes that were accepted on this connection.
+    pub(crate) reports: BTreeMap<PublishNumber, oneshot::Sender<DeliveryReport>>,
+    /// The answer that is just being passed to the link.
     pub(crate) answer: Option<Result<PublishAck, PublishError>>,
     pub(crate) freed: Load,
     pub(crate) server_bytes: u64,
@@ -128,6 +131,7 @@ impl Driver {
             held: VecDeque::new(),
             owed: BTreeMap::new(),
             current: None,
+            reports: BTreeMap::new(),
             answer: None,
             freed: Load::default(),
             server_bytes: u64::MAX,
@@ -144,7 +148,7 @@ impl Driver {
         }
     }
 
-    /// Runs until the link has ended, and tells what was left.
+    /// Runs until the link has ended, and returns what was left.
     pub(crate) async fn run(mut self) -> CloseReport {
         self.step(Input::Start);
         loop {
@@ -255,10 +259,19 @@ impl Driver {
         match command {
             Command::Publish(outgoing) => self.held.push_back((outgoing, self.now)),
             Command::Ask(question) => self.ask(question),
-            Command::Follow(NewFollow { feed, pattern, from }) => {
+            Command::Follow(NewFollow { feed, pattern, from, identity }) => {
                 let last = if let StartFrom::Token(token) = from { Some(token) } else { None };
                 let (server, left, confirmed) = (None, Amount::default(), false);
-                self.follow(Follow { feed, pattern, from, server, left, last, confirmed });
+                self.follow(Follow {
+                    feed,
+                    pattern,
+                    from,
+                    identity,
+                    server,
+                    left,
+                    last,
+                    confirmed,
+                });
             }
             Command::Join(new) => self.join(new),
             Command::Say(saying) => self.say(saying),
@@ -355,20 +368,25 @@ impl Driver {
             Effect::Acked { number } => {
                 let gone = Err(PublishError::Disconnected { fate: Fate::Unknown });
                 let answer = self.answer.take().unwrap_or(gone);
-                if let Some(owed) = self.owed.remove(&number) {
+                if let Some(mut owed) = self.owed.remove(&number) {
                     self.forget_wire(&owed);
+                    let report = owed.outgoing.report.take();
+                    if let Some(report) = report.filter(|_| is_accepted(&answer)) {
+                        self.reports.insert(number, report);
+                    }
                     self.settle(owed, answer);
                 }
             }
             Effect::AckUnknown { number } => {
                 self.answer = None;
-                debug!(%number, "an ack of what nobody waits for");
+                debug!(%number, "an ack for which no publish is waiting");
             }
             Effect::Subscribe { id, from } => self.subscribe(id, from),
             Effect::Unsubscribe { id } => {
-                let server = self.follows.get_mut(&id).and_then(|follow| follow.server.take());
-                if let Some(subscription) = server {
-                    self.unsubscribe(subscription);
+                let Some(follow) = self.follows.get_mut(&id) else { return };
+                let hold = follow.identity.is_some() && !follow.feed.is_for_good();
+                if let Some(subscription) = follow.server.take() {
+                    self.unsubscribe(subscription, hold);
                 }
             }
             Effect::Refused(_) => {
@@ -410,6 +428,8 @@ impl Driver {
 
     /// Settles what cannot be sent again without harm.
     fn offline(&mut self) {
+        // They do not come on another connection.
+        self.reports.clear();
         let fate = Fate::Unknown;
         let doubtful = |owed: &Owed| owed.touched && !owed.outgoing.repeatable;
         let lost: Vec<PublishNumber> = self
@@ -461,7 +481,7 @@ impl Driver {
             connection.heard = self.now;
         }
         for frame in frames.drain(..) {
-            // Whatever came after the end of a connection was not sent by this server.
+            // What came after the end of a connection was not sent by this server.
             if !matches!(self.line, Line::Up(_)) {
                 break;
             }
@@ -515,7 +535,7 @@ impl Driver {
         self.send(&Bye.into(), Ids::NONE);
         match &mut self.line {
             Line::Up(connection) if !self.stopping => {
-                // It is lost to us whatever comes of it.
+                // It counts as lost in any case.
                 let _ = connection.socket.write(&mut connection.out);
                 self.line = Line::Down;
             }
@@ -550,7 +570,7 @@ impl Driver {
                 }
                 Command::Follow(follow) => follow.feed.end(end_of_feed(why)),
                 Command::Join(new) => new.seat.end(end_of_seat(why)),
-                // Who waits for an answer sees that its other end is gone.
+                // A caller that waits for an answer sees that the sender is gone.
                 Command::Say(_) | Command::Leave(_) | Command::Stop { .. } => {}
             }
         }
@@ -564,12 +584,17 @@ impl Driver {
         }
         self.end_members(&end_of_seat(why));
         if let Line::Up(connection) = &mut self.line {
-            // Who does not take the last frames in time does not get them.
+            // A server that does not take the last frames in time does not get them.
             let _ = timeout(PART_WAIT, write_all(connection)).await;
         }
         self.parts.state.send_replace(State::Closed(why));
         report
     }
+}
+
+fn is_accepted(answer: &Result<PublishAck, PublishError>) -> bool {
+    let accepted = |part: &PartAck| matches!(part, PartAck::Accepted(_));
+    answer.as_ref().is_ok_and(|ack| ack.parts.iter().all(accepted))
 }
 
 fn end_of_feed(why: Option<GaveUp>) -> Result<(), SubscriptionError> {

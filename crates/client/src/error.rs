@@ -13,7 +13,7 @@ use crate::address::AddressError;
 use crate::tls::TlsError;
 use gapless_core::Token;
 
-/// Why there is no client.
+/// Why a client could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -38,7 +38,7 @@ pub enum ConnectError {
     /// Trying again would not help.
     #[error("the server refuses this client: {0}")]
     GaveUp(GaveUp),
-    /// Nobody said welcome in time.
+    /// No welcome arrived in time.
     #[error("no server said welcome in time, the last attempt: {}", last.as_deref().unwrap_or("under way"))]
     TimedOut {
         /// What came of the last attempt.
@@ -211,11 +211,11 @@ impl AskError {
     }
 }
 
-/// Why a subscription was not made, or has ended. What was handed out before stays true.
+/// Why a subscription was refused, or has ended. What was handed out before stays valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubscriptionError {
-    /// The text is no pattern.
+    /// The text is not a valid pattern.
     #[error(transparent)]
     Pattern(#[from] PatternError),
     /// The client has as many subscriptions as it may.
@@ -312,7 +312,7 @@ pub(crate) enum Lost {
     Http,
     #[error("the server speaks TLS, and this client was not asked to")]
     Tls,
-    #[error("the server sent what is no frame: {0}")]
+    #[error("the server sent something that is not a valid frame: {0}")]
     Frame(#[from] gapless_protocol::FrameError),
     #[error("the server sent what cannot be read: {0}")]
     Verb(#[from] gapless_protocol::VerbError),

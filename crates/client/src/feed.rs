@@ -50,6 +50,8 @@ struct State {
     noted: bool,
     parked: bool,
     dropped: bool,
+    /// Whether nothing is to be held for its name.
+    for_good: bool,
     confirmed: bool,
     end: Option<Result<(), SubscriptionError>>,
     waker: Option<Waker>,
@@ -86,6 +88,7 @@ impl Feed {
             noted: false,
             parked: false,
             dropped: false,
+            for_good: false,
             confirmed: false,
             end: None,
             waker: None,
@@ -232,6 +235,16 @@ impl Feed {
         let note = ((half && !state.parked) || caught_up) && !state.noted;
         state.noted |= note;
         Poll::Ready(Some(Ok(Taken { item, note: note.then_some(state.id) })))
+    }
+
+    /// For the user: nothing is to be held for its name when it is gone.
+    pub(crate) fn end_for_good(&self) {
+        self.lock().for_good = true;
+    }
+
+    /// For the driver: whether nothing is to be held for its name.
+    pub(crate) fn is_for_good(&self) -> bool {
+        self.lock().for_good
     }
 
     /// For the user: it is gone. Returns whether the driver should look at the feed.

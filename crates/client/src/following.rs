@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gapless_core::cluster::Identity;
 use gapless_core::link::{Input, Origin, Place, SubscriptionId};
 use gapless_core::{Amount, Pattern};
 use gapless_protocol::{Credit, Ids, Limits, StartFrom, Subscribe, Unsubscribe};
@@ -18,6 +19,8 @@ pub(crate) struct Follow {
     pub(crate) feed: Arc<Feed>,
     pub(crate) pattern: Pattern,
     pub(crate) from: StartFrom,
+    /// The name under which it follows.
+    pub(crate) identity: Option<Identity>,
     /// The server's number of it on this connection.
     pub(crate) server: Option<u64>,
     /// What the server may still send.
@@ -116,17 +119,18 @@ impl Driver {
         follow.server = None;
         follow.left = Amount { messages: u64::from(credit_messages), bytes: credit_bytes };
         let pattern = follow.pattern.clone();
-        let subscribe = Subscribe { pattern, credit_messages, credit_bytes, from };
+        let identity = follow.identity.clone();
+        let subscribe = Subscribe { pattern, credit_messages, credit_bytes, from, identity };
         if let Err(error) = connection.put(&subscribe.into(), Corr::Follow(id).ids()) {
             warn!(%error, "a subscription was not asked for");
         }
     }
 
-    pub(crate) fn unsubscribe(&mut self, subscription: u64) {
+    pub(crate) fn unsubscribe(&mut self, subscription: u64, hold: bool) {
         if let Line::Up(connection) = &mut self.line {
             connection.follows.remove(&subscription);
         }
-        self.send(&Unsubscribe { subscription }.into(), Corr::Other.ids());
+        self.send(&Unsubscribe { subscription, hold }.into(), Corr::Other.ids());
     }
 
     /// The subscription that was just handed to the link is refused.

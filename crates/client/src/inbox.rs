@@ -52,6 +52,7 @@ pub(crate) struct NewFollow {
     pub(crate) feed: Arc<Feed>,
     pub(crate) pattern: gapless_core::Pattern,
     pub(crate) from: StartFrom,
+    pub(crate) identity: Option<gapless_core::cluster::Identity>,
 }
 
 /// An amount of publishes.

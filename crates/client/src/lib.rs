@@ -58,6 +58,7 @@ mod membership;
 mod options;
 mod publish;
 mod receive;
+mod request;
 mod seat;
 mod sending;
 mod socket;
@@ -77,17 +78,23 @@ pub use gapless_core::{Token, TokenError};
 pub use leased::{Leased, LeasedMessage, Leases};
 pub use member::{Answering, GroupEvent, Member, MemberHandle, MemberOptions, Outcome, Stepping};
 pub use options::{ClientLimits, ConnectOptions, Ids};
-pub use publish::{Ack, Atomic, Committing, Publishing};
+pub use publish::{Ack, Atomic, Committing, Publishing, ReportError, Reporting};
+pub use request::{REPLIES, REPLY_TO, RequestError, reply_subject, reply_to};
 pub use subscription::{Event, From, Messages, Subscription};
 pub use tls::{TlsError, TlsOptions};
 pub use typed::{Json, MessagePack, RegistryExt};
 
+pub use gapless_core::cluster::{
+    ClusterNameError, DeliveryReport, DeliveryStatus, Identity, NodeName, SubscriberName,
+    SubscriberResult,
+};
 pub use gapless_core::{
     Amount, Backoff, BatcherLimits, BatcherLimitsError, DeadLetter, Delivered, DeliveredRef,
-    Durability, Epoch, Expect, Fate, GapNotice, GapReason, GroupDoing, GroupInfo, GroupSettings,
-    GroupStart, GroupTotals, LetterFilter, MemberInfo, Message, MessageError, Mode, NameError,
-    OnGap, Pattern, PatternError, Position, PublishOptions, RegisterError, Registry, RejectReason,
-    RetryPolicy, Seq, Serializer, Timestamp, TopicInfo, TopicName, TopicSettings, Waits,
+    DeliveryPolicy, Durability, Epoch, Expect, Fate, GapNotice, GapReason, GroupDoing, GroupInfo,
+    GroupSettings, GroupStart, GroupTotals, LetterFilter, MemberInfo, Message, MessageError, Mode,
+    NameError, OnGap, Pattern, PatternError, Position, PublishOptions, RegisterError, Registry,
+    RejectReason, RetryPolicy, Seq, Serializer, Timestamp, TopicInfo, TopicName, TopicSettings,
+    Waits,
 };
 pub use gapless_protocol::{
     ClientInfo, ClientList, ClientState, ErrorCode, GroupInfos, Known, LettersMoved, PartAccepted,

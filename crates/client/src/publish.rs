@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use gapless_core::cluster::DeliveryReport;
 use gapless_core::{
     Durability, Expect, ExpectCell, Fate, Message, Position, PublishOptions, Records,
     RecordsBuilder, RejectReason, Seq, Timestamp, TopicName,
 };
 use gapless_protocol::{
-    CellWrite, Commit, CommitPart, EncodeError, FrameError, FrameLimit, PartAccepted, PartAck,
-    Publish, PublishAck, Verb, VerbError,
+    COPIED_BYTES_MAX, CellWrite, Commit, CommitPart, EncodeError, FrameError, FrameLimit,
+    PartAccepted, PartAck, Publish, PublishAck, Verb, VerbError,
 };
 use tokio::sync::oneshot;
 
 use crate::error::PublishError;
 use crate::options;
-use crate::socket::COPIED_BYTES_MAX;
 
 /// Bytes taken at first for the frame of a publish: enough for a small message.
 const FRAME_BYTES_EXPECTED: usize = 256;
@@ -100,6 +100,27 @@ impl Future for Publishing {
         })
     }
 }
+
+/// The report of a publish that is on its way: who took it. It comes after the ack.
+#[derive(Debug)]
+#[must_use = "await it to learn who took the message"]
+pub struct Reporting {
+    pub(crate) report: oneshot::Receiver<DeliveryReport>,
+}
+
+impl Future for Reporting {
+    type Output = Result<DeliveryReport, ReportError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.report).poll(context).map_err(|_| ReportError)
+    }
+}
+
+/// That there is no report: the publish was not accepted, or its connection was lost. Who took it
+/// is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no report: the publish was not accepted, or its connection was lost")]
+pub struct ReportError;
 
 /// The acks of a commit that is on its way, one for each topic. It is sent whether this is
 /// awaited or not.
@@ -272,6 +293,8 @@ pub(crate) struct Outgoing {
     /// Whether it can be sent twice without being stored twice.
     pub(crate) repeatable: bool,
     reply: Option<oneshot::Sender<Answer>>,
+    /// Where the report goes that comes after the answer.
+    pub(crate) report: Option<oneshot::Sender<DeliveryReport>>,
 }
 
 impl Outgoing {
@@ -318,7 +341,7 @@ impl Outgoing {
         if let Some(small) = tail.take_if(|tail| tail.len() <= COPIED_BYTES_MAX) {
             frame.extend_from_slice(&small);
         }
-        Ok(Self { frame, tail, repeatable, reply: None })
+        Ok(Self { frame, tail, repeatable, reply: None, report: None })
     }
 
     /// How many bytes it has on the wire.

@@ -36,6 +36,10 @@ impl Driver {
             }
             (verb, Some(Corr::Say(number))) => self.said(number, Ok(verb)),
             (Verb::PublishAck(ack), Some(corr)) => self.acked(corr, ack),
+            (Verb::DeliveryReport(report), Some(Corr::Publish(number))) => {
+                // A caller that does not wait for it has dropped the receiver.
+                let _ = self.reports.remove(&number).map(|reply| reply.send(report));
+            }
             (Verb::Error(error), Some(corr)) => return self.failed(corr, error),
             (Verb::Error(error), None) => {
                 // If the connection ends for it, the server will end it.
@@ -157,7 +161,7 @@ impl Driver {
         let (Some(follow), Line::Up(connection)) = (self.follows.get_mut(&id), &mut self.line)
         else {
             // Its user went away before the answer.
-            return self.unsubscribe(subscription);
+            return self.unsubscribe(subscription, false);
         };
         connection.follows.insert(subscription, id);
         follow.server = Some(subscription);

@@ -140,8 +140,8 @@ impl Driver {
             if owed.bytes > connection.limit.bytes() as u64 {
                 too_large.push((*number, connection.limit.bytes() as u64));
             } else {
-                connection.out.put(&owed.frame);
-                owed.outgoing.tail.iter().for_each(|tail| connection.out.put(tail));
+                connection.out.put(owed.frame.clone());
+                owed.outgoing.tail.iter().for_each(|tail| connection.out.put(tail.clone()));
                 connection.wire_bytes += owed.bytes;
                 owed.touched = true;
                 owed.on_wire = true;

@@ -205,6 +205,11 @@ impl Subscription {
         }
     }
 
+    /// Ends it for good. The same as dropping it, but that nothing is held for a named one.
+    pub fn unsubscribe(self) {
+        self.feed.end_for_good();
+    }
+
     fn leave(&self) {
         if let Some(id) = self.feed.drop_user() {
             self.client.inbox().note(id);

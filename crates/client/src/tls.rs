@@ -55,7 +55,7 @@ pub enum TlsError {
     #[error("the system trusts no certificates: name a file of those to trust")]
     NoRoots,
     /// The name is none that a certificate can have. Nothing was connected.
-    #[error("{0:?} is no name of a server")]
+    #[error("{0:?} is not a valid server name")]
     Name(String),
     /// One side does not trust the other, or does not speak TLS. Nothing was sent.
     #[error("{0}")]
@@ -70,6 +70,15 @@ pub(crate) struct Tls {
 }
 
 impl TlsOptions {
+    /// What rustls makes of them, for others that connect to the same servers; the name of the server
+    /// is theirs to check.
+    ///
+    /// # Errors
+    /// When a file cannot be used, or nothing is trusted.
+    pub fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        Ok(self.build()?.config)
+    }
+
     pub(crate) fn build(&self) -> Result<Tls, TlsError> {
         let mut roots = RootCertStore::empty();
         match &self.ca {

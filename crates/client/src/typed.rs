@@ -4,9 +4,9 @@
 //! number of the serialiser and that name in two headers, and the bytes as their body.
 
 use std::any::Any;
-use std::sync::Arc;
 
 use bytes::Bytes;
+pub use gapless_core::registry::{SERIALIZER_HEADER, TYPE_HEADER};
 use gapless_core::{EncodeError, Envelope, Message, RegisterError, Registry, Serializer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,11 +17,6 @@ use crate::error::TypedError;
 pub const JSON: u32 = 1;
 /// The number of [`MessagePack`].
 pub const MESSAGE_PACK: u32 = 2;
-/// The header with the number of the serialiser, in decimal digits.
-pub const SERIALIZER_HEADER: &str = "gapless-serializer";
-/// The header with the name of the type.
-pub const TYPE_HEADER: &str = "gapless-type";
-
 /// Payloads as JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Json;
@@ -104,10 +99,7 @@ impl RegistryExt for Registry {
 /// # Errors
 /// When the type is not registered or cannot be serialised.
 pub fn encode<T: Any>(registry: &Registry, payload: &T) -> Result<Message, EncodeError> {
-    let Envelope { serializer_id, type_name, bytes } = registry.encode(payload)?;
-    let number = serializer_id.to_string().into_bytes();
-    let name = Bytes::copy_from_slice(type_name.as_bytes());
-    Ok(Message::new(bytes).with_header(SERIALIZER_HEADER, number).with_header(TYPE_HEADER, name))
+    registry.encode(payload).map(Envelope::into_message)
 }
 
 /// The payload that a message carries.
@@ -124,15 +116,7 @@ pub fn decode<T: Any>(registry: &Registry, message: &Message) -> Result<T, Typed
 /// # Errors
 /// When it is none.
 pub fn envelope(message: &Message) -> Result<Envelope, TypedError> {
-    let text = |header: &'static str| {
-        let value = message.header(header).and_then(|value| std::str::from_utf8(value).ok());
-        value.ok_or(TypedError::NoEnvelope { header })
-    };
-    let serializer_id = text(SERIALIZER_HEADER)?
-        .parse()
-        .map_err(|_| TypedError::NoEnvelope { header: SERIALIZER_HEADER })?;
-    let type_name = Arc::from(text(TYPE_HEADER)?);
-    Ok(Envelope { serializer_id, type_name, bytes: message.body.clone().unwrap_or_default() })
+    Envelope::of_message(message).map_err(|header| TypedError::NoEnvelope { header })
 }
 
 #[cfg(test)]

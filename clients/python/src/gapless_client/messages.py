@@ -23,7 +23,7 @@ JSON_TYPE = "application/json"
 class NewMessage:
     """A message to publish. A body that is `str` is sent as UTF-8.
 
-    `NewMessage.of_json` makes one whose body is JSON, `NewMessage.removal` one that removes a key.
+    `NewMessage.of_json` creates one whose body is JSON, `NewMessage.removal` one that removes a key.
     """
 
     body: bytes | str | None

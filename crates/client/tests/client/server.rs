@@ -20,7 +20,7 @@ use tokio::time::timeout;
 pub(crate) const EPOCH: Epoch = Epoch(7);
 /// How long a test waits for what must come.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// How long a test lets somebody wait in vain.
+/// How long a test waits for something that must not happen.
 pub(crate) const BRIEF: Duration = Duration::from_millis(60);
 
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -67,7 +67,7 @@ impl Server {
                 Self::Unix(listener, _) => Box::new(listener.accept().await.unwrap().0),
             }
         };
-        let stream = timeout(SOON, accepted).await.expect("somebody connects");
+        let stream = timeout(SOON, accepted).await.expect("a client connects");
         Peer { stream, input: BytesMut::new() }
     }
 
@@ -202,7 +202,7 @@ impl Peer {
         self.raw(&out).await;
     }
 
-    /// A client that has gone is no error: the test will notice.
+    /// A client that has gone is not an error: the test will notice.
     pub(crate) async fn raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
     }
