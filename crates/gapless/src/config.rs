@@ -3,7 +3,7 @@
 //! Every key is a row of one table, with its default and what it means; so `gapless config`
 //! can show what is in force and where each value came from, and a key that does not exist
 //! is an error with a suggestion. Values are kept as text and read by type where they are
-//! used: whoever set a bad one is told which key, which value and from where.
+//! used: the error for a bad one names the key, the value and where it was set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -63,11 +63,13 @@ keys! {
     "journal.tail_bytes" = "67108864", "bytes of the newest messages kept in memory";
     "journal.seal_bytes" = "67108864", "bytes of log after which a segment is written, at least \
         1048576";
+    "journal.compact_within_ms" = "600000", "how long a compacted topic may keep older messages of a \
+        key when nothing else makes them go; 0 for ever";
     "journal.recovery_threads" = "2", "threads that read history";
     "limits.topics_max" = "10000000", "most topics";
     "limits.subscriptions_max" = "1000000", "most subscriptions";
     "limits.message_bytes_max" = "4128768", "largest message in bytes";
-    "limits.recovery_bytes_max" = "268435456", "bytes of history in memory for all who recover";
+    "limits.recovery_bytes_max" = "268435456", "bytes of history in memory for all recovering subscribers";
     "limits.volatile_bytes_max" = "536870912", "bytes that all volatile topics keep together";
     "limits.mailboxes_bytes_max" = "536870912", "bytes that wait for all subscribers of volatile \
         subjects together";
@@ -88,6 +90,8 @@ keys! {
         for none";
     "auth.jwt_issuer" = "", "what `iss` of signed tokens must be; empty for any";
     "auth.jwt_audience" = "", "what `aud` of signed tokens must be or hold; empty for any";
+    "audit.keep_bytes" = "0", "bytes of the audit ($events.audit.>) that are kept in the topic \
+        $audit.log, the newest; 0 keeps none";
     "tls.cert" = "", "file of the server's certificate, and of those between it and its authority \
         (PEM); with it, TCP and HTTP are encrypted";
     "tls.key" = "", "file of its private key (PEM)";
@@ -102,6 +106,40 @@ keys! {
     "jobs.keep_results_ms" = "86400000", "how long an ended job and its result are kept";
     "jobs.routes" = "", "executables that other leaders lead, and who they are: \
         render=10.0.0.5:4281,train=10.0.0.6:4281; * is every executable";
+    "jobs.routes_ca" = "", "file of authorities (PEM) that sign the certificates of those leaders; with \
+        it they are reached by TLS";
+    "jobs.routes_cert" = "", "file of the certificate (PEM) that this leader shows them";
+    "jobs.routes_key" = "", "file of its private key (PEM)";
+    "jobs.routes_token_file" = "", "file whose first line is the token that this leader shows them";
+    "cluster.node" = "", "the name of this node in its cluster, unique there; empty for a server on its own";
+    "cluster.listen" = "", "address at which other nodes of the cluster reach this one";
+    "cluster.advertise" = "", "address at which they reach it if it is another one: behind a proxy, or \
+        when cluster.listen is 0.0.0.0; port 0 is the port of cluster.listen";
+    "cluster.join" = "", "addresses of other nodes, with commas between; one that is there is enough";
+    "cluster.members" = "gossip", "how other nodes are found: gossip, or static for exactly those in \
+        cluster.join";
+    "cluster.id" = "gapless", "the id of the cluster; nodes of another one are refused";
+    "cluster.secret_file" = "", "file whose first line is the secret that all nodes share, of at least 16 \
+        bytes; the environment variable GAPLESS_CLUSTER_SECRET comes before it";
+    "cluster.tls_cert" = "", "file of the certificate that this node shows to others (PEM); with it, links \
+        are encrypted";
+    "cluster.tls_key" = "", "file of its private key (PEM)";
+    "cluster.tls_ca" = "", "file of the authorities that sign certificates of nodes, and of nothing else \
+        (PEM)";
+    "cluster.tls_name" = "gapless-cluster", "the name that the certificates of all nodes are for";
+    "cluster.link_timeout_ms" = "1000", "how long a link to another node may be silent before it is down, \
+        at least 100";
+    "cluster.subscriber_timeout_ms" = "3000", "how long a subscriber may take until its delivery is \
+        reported as a timeout";
+    "cluster.suspended_ttl_ms" = "60000", "how long messages are held for a node or a named subscriber \
+        that cannot be reached";
+    "cluster.queue_messages_max" = "65536", "most messages held for one node, or one named subscriber";
+    "cluster.queue_bytes_max" = "67108864", "bytes of these";
+    "cluster.queues_bytes_max" = "268435456", "bytes held for all of them together";
+    "cluster.window_bytes" = "4194304", "bytes sent to a node that it has not confirmed";
+    "cluster.interest_max" = "1000000", "most patterns that one node follows";
+    "cluster.nodes_max" = "256", "most nodes";
+    "cluster.drain_ms" = "5000", "how long a node that stops waits until others have what it sent";
     "outbox.dsn" = "", "PostgreSQL database whose outbox is moved into topics; empty for none";
     "outbox.password_file" = "", "file whose first line is the password for it; empty for \
         PGPASSWORD";
@@ -114,7 +152,7 @@ keys! {
 }
 
 /// Variables that stand for flags, not for keys.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 12] = [
     "config",
     "server",
     "wait",
@@ -126,6 +164,7 @@ const FLAGS: [&str; 11] = [
     "tls_ca",
     "client_cert",
     "client_key",
+    "cluster_secret",
 ];
 
 /// Where a value came from.
@@ -161,7 +200,7 @@ pub(crate) enum ConfigError {
     Syntax { path: PathBuf, line: usize, why: String },
     #[error("{key} = {value} ({from}) cannot be used: a key has one value, as in {key} = \"…\"")]
     NoText { key: String, value: String, from: Source },
-    #[error("`{0}` is no setting; write it as key=value")]
+    #[error("`{0}` is not a setting; write it as key=value")]
     NoPair(String),
 }
 

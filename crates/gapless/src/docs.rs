@@ -1,6 +1,6 @@
-//! `docs/cli.md` is made of the help texts themselves, so that it cannot rot.
+//! `docs/cli.md` is generated from the help texts, so that it cannot go out of date.
 //!
-//! `UPDATE_DOCS=1 cargo test -p gapless docs` writes it anew.
+//! `UPDATE_DOCS=1 cargo test -p gapless docs` writes it.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::exit::Exit;
 const HEAD: &str = "\
 # The command line
 
-Made from the help texts by a test; `UPDATE_DOCS=1 cargo test -p gapless docs` writes it anew.
+Made from the help texts by a test; `UPDATE_DOCS=1 cargo test -p gapless docs` writes it.
 
 `gapless` is pretty for people; `--json` is for programs: one value, or one line for each
 message. Results go to stdout, everything said besides (notes, progress, logs, errors) to
-stderr. Colours are for terminals only, and for nobody when `NO_COLOR` is set.
+stderr. Colours are for terminals only, and off when `NO_COLOR` is set.
 
 With `--json` an error is one line on stderr: `{\"error\", \"hint\", \"code\", \"exit\"}`, where
 `code` is the number in the protocol's list of errors, if the server gave one. A connection that is
@@ -39,7 +39,7 @@ fn section(page: &mut String, command: &mut clap::Command, name: &str) {
     let mut shown = command.clone();
     let top = name == "gapless";
     if !top {
-        // What every command understands is told once, at the top.
+        // What every command understands is described once, at the top.
         shown = shown.mut_args(|arg| {
             let everywhere = arg.get_help_heading() == Some("Everywhere");
             if everywhere || arg.get_id() == "help" { arg.hide(true) } else { arg }

@@ -53,7 +53,7 @@ pub(crate) struct Failure {
     pub(crate) hint: Option<String>,
     /// The number in the one list of errors, if the server gave one.
     pub(crate) code: Option<u16>,
-    /// Whoever reads our output went away, as `head` does: nothing is wrong.
+    /// The reader of our output has closed it, as `head` does: nothing is wrong.
     pub(crate) reader_left: bool,
 }
 

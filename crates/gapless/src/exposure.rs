@@ -5,12 +5,14 @@
 
 use std::net::ToSocketAddrs;
 
+use crate::cluster;
 use crate::cmd::serve::switch;
 use crate::config::{Config, ConfigError};
 use crate::exit::Failure;
 
 /// Refuses listeners that other machines reach without TLS and identities, unless that is meant.
 pub(crate) fn check(config: &Config) -> Result<(), Failure> {
+    check_cluster(config, cluster::asks(config))?;
     let open = ["native.listen", "http.listen"].into_iter().find(|key| is_open(config.text(key)));
     let Some(key) = open else { return Ok(()) };
     let missing = missing(config)?;
@@ -30,6 +32,26 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
         "add to the configuration:\n  {lines}\n`gapless init --secure` makes all of it; --insecure \
          listens as it is"
     )))
+}
+
+/// Refuses a node that lets in any other without a proof, unless that is meant.
+fn check_cluster(config: &Config, asks: bool) -> Result<(), Failure> {
+    let address = config.text("cluster.listen");
+    if asks || address.is_empty() || !is_open(address) {
+        return Ok(());
+    }
+    if switch(config, "insecure")? {
+        tracing::warn!(address, "any machine may be a node of this cluster: insecure = true");
+        return Ok(());
+    }
+    Err(Failure::words(format!(
+        "cluster.listen = {address:?} lets any machine be a node, without a secret and without TLS"
+    ))
+    .hint(
+        "make a secret: head -c 32 /dev/urandom | base64 > cluster.secret\n\
+         and give it to all nodes:\n  cluster.secret_file = \"cluster.secret\"\n\
+         or use certificates (cluster.tls_cert, tls_key, tls_ca); --insecure listens as it is",
+    ))
 }
 
 /// The lines that are missing.
@@ -56,6 +78,21 @@ mod tests {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let config = Config::load(None, std::iter::empty(), &flags).expect("a configuration");
         check(&config).map_err(|failure| failure.hint.unwrap_or_default())
+    }
+
+    #[test]
+    fn a14_only_on_loopback_a_node_needs_neither_secret_nor_tls() {
+        let checked = |flags: &[&str], asks| {
+            let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            let config = Config::load(None, std::iter::empty(), &flags).expect("a configuration");
+            check_cluster(&config, asks).map_err(|failure| failure.hint.unwrap_or_default())
+        };
+        let open = "cluster.listen=192.0.2.7:4282";
+        assert_eq!(checked(&["cluster.listen=127.0.0.1:0"], false), Ok(()));
+        assert_eq!(checked(&[open], true), Ok(()));
+        assert_eq!(checked(&[open, "insecure=true"], false), Ok(()));
+        let hint = checked(&[open], false).expect_err("refused");
+        assert!(hint.contains("cluster.secret_file"), "{hint}");
     }
 
     #[test]

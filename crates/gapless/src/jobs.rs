@@ -1,8 +1,8 @@
 //! What the commands of jobs share: connecting to leaders, waiting for a result, showing it.
 //!
-//! A lost connection is no end: the client resends the job under its id, and the leader answers
-//! with the state it stored. Only when no leader was there for the whole `--timeout` is it given
-//! up, and then the message says how to ask again.
+//! A lost connection is not the end: the client resends the job under its id, and the leader
+//! answers with the state it stored. Only when no leader was there for the whole `--timeout` is it
+//! given up, and then the message says how to ask again.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use gapless_jobs::manage::{ManageError, Manager};
 pub(crate) use gapless_jobs::names::new_id;
 use gapless_jobs::outputs;
 use gapless_jobs::wire::{self, CAP_MAX, JobRequest, JobResult, Status};
-use gapless_jobs::{ClientOptions, JobClient, JobEvent, SubmitError};
+use gapless_jobs::{Access, ClientOptions, JobClient, JobEvent, SubmitError};
 use tokio::sync::{mpsc, watch};
 
 use crate::cmd::Global;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::remote::token;
+use crate::tls;
 
 /// How long a lost leader may be away until its jobs go to another one.
 const GRACE: Duration = Duration::from_secs(10);
@@ -41,6 +42,12 @@ pub(crate) fn leader(text: &str) -> Result<String, String> {
     }
 }
 
+/// How leaders are reached, as the command line says it.
+pub(crate) fn access(global: &Global) -> Result<Access, Failure> {
+    let tls = tls::client(global).map(|options| options.config()).transpose();
+    Ok(Access { token: token(global)?, tls: tls.map_err(Failure::words)? })
+}
+
 /// A client of these leaders, when at least one of them has welcomed it.
 pub(crate) async fn connect(
     global: &Global,
@@ -51,7 +58,7 @@ pub(crate) async fn connect(
     let client = JobClient::connect(ClientOptions {
         leaders: leaders.to_vec(),
         client_id: client_id.to_owned(),
-        token: token(global)?,
+        access: access(global)?,
         cap,
         policy: Policy::Home,
         grace: GRACE,
@@ -60,8 +67,9 @@ pub(crate) async fn connect(
     let welcomed = connected.wait_for(|leaders| *leaders > 0);
     if !matches!(tokio::time::timeout(global.wait, welcomed).await, Ok(Ok(_))) {
         // A leader that refuses every client says why.
+        let access = access(global)?;
         for leader in leaders {
-            let asked = Manager::connect(leader, token(global)?, ASK_WAIT);
+            let asked = Manager::connect(leader, &access, ASK_WAIT);
             if let Ok(Err(refused @ ManageError::Refused(_))) =
                 tokio::time::timeout(ASK_WAIT, asked).await
             {

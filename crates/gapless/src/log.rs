@@ -11,7 +11,7 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Begins to log what the filter lets through.
 pub(crate) fn begin(level: &str, as_json: bool) -> Result<(), Failure> {
     let wrong = || {
-        Failure::words(format!("`{level}` is no log level"))
+        Failure::words(format!("`{level}` is not a log level"))
             .hint("use error, warn, info, debug or trace, or as in info,gapless_server=debug")
     };
     // A filter takes any word for the name of a module; alone it is a slip of the keyboard.
@@ -21,7 +21,7 @@ pub(crate) fn begin(level: &str, as_json: bool) -> Result<(), Failure> {
     }
     let filter = EnvFilter::try_new(level).map_err(|_| wrong())?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // Where somebody has begun to log before, it stays so.
+    // If logging was set up before, it stays so.
     let _ = if as_json {
         builder.json().flatten_event(true).try_init()
     } else {

@@ -2,6 +2,7 @@
 //!
 //! Exit codes are in `exit.rs`, and in `gapless --help`.
 
+mod cluster;
 mod cmd;
 mod config;
 #[cfg(test)]
@@ -54,8 +55,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong with the words in the same way as everything else that fails; help and
-/// version are no failures.
+/// Reports wrong arguments in the same way as every other failure; help and version are not
+/// failures.
 fn wrong_words(error: &clap::Error) -> ExitCode {
     let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
     let help = match error.kind() {
@@ -83,6 +84,8 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Init(options) => cmd::init::run(&options, &configuration(global)?, out),
         Command::Serve(options) => cmd::serve::run(&options, &configuration(global)?, out),
         Command::Pub(options) => cmd::publish::run(&options, global, out),
+        Command::Request(options) => cmd::request::request(&options, global, out),
+        Command::Reply(options) => cmd::request::reply(&options, global, out),
         Command::Sub(options) => cmd::subscribe::run(options, global, out),
         Command::Get(options) => cmd::get::run(&options, global, out),
         Command::Topic(options) => cmd::topic::run(options, global, out),
@@ -95,6 +98,7 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Client(options) => cmd::client::run(&options, global, out),
         Command::Clientx(options) => cmd::client::run_x(&options, global, out),
         Command::Cancel(options) => cmd::cancel::run(&options, global, out),
+        Command::Cluster(options) => cmd::cluster::run(&options, global, out),
         Command::Clients(_) => cmd::clients::run(global, out),
         Command::Events(options) => cmd::events::run(&options, global, out),
         Command::Stats(_) => cmd::stats::run(global, out),
@@ -116,7 +120,7 @@ fn configuration(global: &Global) -> Result<Config, ConfigError> {
     if let Some(data) = &global.data {
         flags.push(format!("data={}", data.display()));
     }
-    // What is no Unicode is no setting of ours.
+    // A name that is not Unicode is not a setting of gapless.
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     Config::load(file.as_deref(), environment, &flags)

@@ -1,6 +1,6 @@
 //! Where a command prints: results to stdout, everything said besides to stderr.
 //!
-//! Colours are for terminals only, and for nobody when `NO_COLOR` is set. Programs read
+//! Colours are for terminals only, and off when `NO_COLOR` is set. Programs read
 //! stdout, so that notes, progress and questions never go there.
 
 use std::fmt;
@@ -53,7 +53,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Whether somebody sits there who can be asked; who wants JSON is a program.
+    /// Whether a user can be asked: on a terminal, and without `--json`.
     pub(crate) fn can_ask(&self) -> bool {
         !self.json && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
@@ -110,7 +110,7 @@ impl Output {
 
     /// Something said besides, dim, to stderr. What was printed before comes before it.
     pub(crate) fn note(&mut self, text: impl fmt::Display) {
-        // A note that cannot be read by anybody is no reason to fail.
+        // A note that cannot be written is not a reason to fail.
         let _ = self.stdout.flush();
         if !self.quiet {
             let _ = writeln!(io::stderr(), "{}", self.paint_notes.dim(text));
@@ -139,7 +139,7 @@ impl Output {
     }
 }
 
-/// Asks a question that is answered by yes or no; no when nobody can be asked.
+/// Asks a question that is answered by yes or no; no when no user can be asked.
 pub(crate) fn ask(question: &str) -> io::Result<bool> {
     let mut stderr = io::stderr();
     write!(stderr, "{question} [y/N] ")?;

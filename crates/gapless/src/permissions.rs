@@ -1,7 +1,7 @@
-//! Who else on this machine may read the data: nobody, unless a setting says otherwise.
+//! Which other users of this machine may read the data: none, unless a setting says otherwise.
 //!
-//! The process's umask does it, so that it holds for every file, folder and socket, whoever
-//! creates it. What is there already is left as it is, and told.
+//! The process's umask does it, so that it holds for every file, folder and socket that any part of
+//! the process creates. What exists already is left as it is, and reported.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A line on the terminal that tells how far something long has come.
+//! A line on the terminal that shows the progress of something long.
 //!
 //! It shows itself only on a terminal, only after a moment, and is gone when the work is
 //! done: nothing of it ends up in a file.
@@ -35,7 +35,7 @@ impl Progress {
         self.clock.monotonic()
     }
 
-    /// Tells how far it is; the text is made only when it is shown.
+    /// Shows how far it is; the text is created only when it is shown.
     pub(crate) fn update(&mut self, text: impl FnOnce(Duration) -> String) {
         if !self.on {
             return;

@@ -1,9 +1,9 @@
-//! Where metrics are recorded, made while the store is being opened.
+//! Where metrics are recorded, created while the store is being opened.
 //!
-//! A recorder has a clock that is calibrated against the system's when it is made: a
+//! A recorder has a clock that is calibrated against the system's when it is created: a
 //! millisecond, but on a busy machine 30 to 65 were measured. So that is begun on a thread of its
-//! own, and only who needs the recorder first, which is the broker once its journal is open,
-//! waits for what is left of it.
+//! own, and only the first user of the recorder, which is the broker once its journal is open,
+//! waits for the rest of it.
 
 use std::sync::OnceLock;
 
@@ -28,14 +28,14 @@ fn recorder() -> &'static PrometheusRecorder {
     })
 }
 
-/// Makes it the one for this process, and begins to make it.
+/// Installs it for this process, and begins to create it.
 pub(crate) fn begin() -> Result<(), Failure> {
     metrics::set_global_recorder(Later).map_err(Failure::failed)?;
     tokio::task::spawn_blocking(recorder);
     Ok(())
 }
 
-/// What renders it, once it is made.
+/// What renders it, once it is created.
 pub(crate) fn handle() -> PrometheusHandle {
     recorder().handle()
 }

@@ -55,8 +55,8 @@ pub(crate) fn with_client(
     })
 }
 
-/// Says on stderr that the connection is lost, whatever the command does meanwhile: one that
-/// waits for a server must not look as if it hung.
+/// Says on stderr that the connection is lost, in every command: one that waits for a server must
+/// not look as if it hung.
 struct Losses {
     json: bool,
     quiet: bool,
@@ -96,7 +96,7 @@ async fn connect(global: &Global) -> Result<Client, Failure> {
         publish_wait: global.timeout.min(usual.publish_wait),
         ..usual
     };
-    // Somebody looks at it: a server that is back is to be found soon.
+    // A user is waiting: a server that is back is to be found soon.
     let backoff = Backoff { most: Duration::from_secs(2), ..Backoff::default() };
     let name = format!("gapless cli {}", std::process::id());
     let options = connect_options(global)?.name(name).limits(limits).backoff(backoff);
@@ -170,7 +170,7 @@ fn http_port(address: &Address) -> Failure {
         .hint(format!("use the native one, {native} unless it was set: --server {host}:{native}"))
 }
 
-/// Whether somebody listens; tries again for a while if nobody does. The client would try
+/// Whether a server listens; tries again for a while if none does. The client would try
 /// for much longer, and could not say why in the end.
 async fn reach(address: &Address, wait: Duration) -> io::Result<()> {
     let mut last = attempt(address).await;
@@ -235,7 +235,7 @@ pub(crate) async fn asked(client: &Client, error: AskError, topic: Option<&Topic
 /// What a failed publish means for the user.
 pub(crate) async fn published(client: &Client, error: PublishError, topic: &TopicName) -> Failure {
     match error {
-        // Without a topic a publish reaches those who follow at the moment, and nobody does.
+        // Without a topic a publish reaches the subscribers of the moment, and there are none.
         PublishError::Rejected(RejectReason::UnknownTopic | RejectReason::NoSubscribers)
             if !exists(client, topic).await =>
         {
@@ -332,15 +332,14 @@ async fn near_topic(client: &Client, topic: &TopicName) -> Option<String> {
     values::nearest(topic.as_str(), names).map(str::to_owned)
 }
 
-/// Whether the topic is there. When nobody knows it counts as there.
+/// Whether the topic exists. If that is unknown, it counts as existing.
 pub(crate) async fn exists(client: &Client, topic: &TopicName) -> bool {
     let described = client.describe_topic(topic).await;
     let unknown = ErrorCode::UnknownTopic.number();
     !matches!(described, Err(AskError::Server(trouble)) if trouble.code == unknown)
 }
 
-/// Ctrl-C, or the system's wish that the program ends. From when this is made they no longer
-/// end the program by themselves.
+/// Ctrl-C or SIGTERM. Once this is created they no longer end the program by themselves.
 pub(crate) struct Interrupt {
     terminate: Signal,
     interrupt: Signal,

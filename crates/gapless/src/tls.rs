@@ -1,8 +1,10 @@
 //! TLS as the configuration and the command line have it: of the server, and of those who talk to one.
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gapless_client::TlsOptions;
+use gapless_jobs::Access;
 use gapless_server::{Tls, TlsFiles};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -48,6 +50,29 @@ fn files(config: &Config) -> Result<Option<TlsFiles>, ConfigError> {
         (false, false) => Ok(None),
         (true, true) => Ok(Some(files)),
     }
+}
+
+/// How leaders are reached that jobs are routed to.
+pub(crate) fn to_leaders(config: &Config) -> Result<Access, ConfigError> {
+    let file = |key| Some(config.text(key)).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let (ca, token) = (file("jobs.routes_ca"), file("jobs.routes_token_file"));
+    let identity = match (file("jobs.routes_cert"), file("jobs.routes_key")) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(config.bad("jobs.routes_key", "the certificate needs it")),
+        (None, Some(_)) => return Err(config.bad("jobs.routes_cert", "the key needs it")),
+    };
+    if ca.is_none() && identity.is_some() {
+        return Err(config.bad("jobs.routes_ca", "a certificate is shown by TLS only: set it too"));
+    }
+    let tls = ca.map(|ca| TlsOptions { ca: Some(ca), identity, server_name: None }.config());
+    let tls = tls.transpose().map_err(|why| config.bad("jobs.routes_ca", &why.to_string()))?;
+    let token = token.map(|path| {
+        let text = std::fs::read_to_string(path);
+        text.map(|text| text.lines().next().unwrap_or_default().trim().to_owned())
+    });
+    let unreadable = |why: std::io::Error| config.bad("jobs.routes_token_file", &why.to_string());
+    Ok(Access { token: token.transpose().map_err(unreadable)?, tls })
 }
 
 /// Reads the certificates again when they change, and on SIGHUP, which ends nothing then; warns

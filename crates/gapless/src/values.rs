@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use gapless_client::Token;
-use gapless_core::{Durability, Mode, OnGap, Pattern, Seq, Timestamp, TopicName};
+use gapless_core::{
+    DeliveryPolicy, Durability, Mode, OnGap, PartitionBehavior, Pattern, Seq, Timestamp, TopicName,
+};
 
 /// Units of durations, in milliseconds.
 const TIME_UNITS: [(&str, u64); 5] =
@@ -35,7 +37,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let mut total: u64 = 0;
     while !rest.is_empty() || text.is_empty() {
         let (number, after) = digits(rest);
-        let number = number.ok_or_else(|| wrong("that is no duration"))?;
+        let number = number.ok_or_else(|| wrong("that is not a duration"))?;
         let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
         let (unit, after) = after.split_at(letters);
         let known = TIME_UNITS.iter().find(|(name, _)| *name == unit);
@@ -54,7 +56,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = |why: &str| format!("{why}; write it like 4096, 64KiB, 1GiB or 10MB");
     let (number, unit) = digits(text);
-    let number = number.ok_or_else(|| wrong("that is no size"))?;
+    let number = number.ok_or_else(|| wrong("that is not a size"))?;
     let lower = unit.trim().to_ascii_lowercase();
     let known = SIZE_UNITS.iter().find(|(name, _)| *name == lower);
     let (_, bytes) = known.ok_or_else(|| wrong(&format!("there is no unit `{}`", unit.trim())))?;
@@ -132,7 +134,7 @@ pub(crate) fn start(text: &str) -> Result<Start, String> {
     if let Some(number) = text.strip_prefix("seq:") {
         let seq = number.parse().ok().filter(|seq| *seq > 0);
         return seq.map(|seq| Start::Seq(Seq(seq))).ok_or_else(|| {
-            "that is no seq; they begin with 1, so write it like seq:42".to_owned()
+            "that is not a seq; they begin with 1, so write it like seq:42".to_owned()
         });
     }
     if let Some(when) = text.strip_prefix("time:") {
@@ -161,7 +163,7 @@ pub(crate) fn header(text: &str) -> Result<(String, String), String> {
         Some((name, value, _)) if !name.is_empty() => {
             Ok((name.to_owned(), value.trim().to_owned()))
         }
-        _ => Err("that is no header; write it like trace=abc123 or 'Trace: abc123'".to_owned()),
+        _ => Err("that is not a header; write it like trace=abc123 or 'Trace: abc123'".to_owned()),
     }
 }
 
@@ -200,6 +202,24 @@ pub(crate) fn durability() -> Words<Durability> {
     Words { words: &["memory", "written", "flushed"], parse }
 }
 
+/// `at-most-once` or `at-least-once`.
+pub(crate) fn delivery() -> Words<DeliveryPolicy> {
+    let parse = |text: &str| {
+        let words = "use at-most-once (sent once) or at-least-once (sent until it has arrived)";
+        DeliveryPolicy::from_name(text).ok_or_else(|| words.to_owned())
+    };
+    Words { words: &["at-most-once", "at-least-once"], parse }
+}
+
+/// `delay-queue` or `drop`.
+pub(crate) fn partition() -> Words<PartitionBehavior> {
+    let parse = |text: &str| {
+        let words = "use delay-queue (kept for unreachable nodes) or drop (refused)";
+        PartitionBehavior::from_name(text).ok_or_else(|| words.to_owned())
+    };
+    Words { words: &["delay-queue", "drop"], parse }
+}
+
 /// `shared`, `keyed` or `ordered`.
 pub(crate) fn mode() -> Words<Mode> {
     let parse = |text: &str| {
@@ -216,7 +236,7 @@ pub(crate) fn mode() -> Words<Mode> {
 pub(crate) fn on_gap() -> Words<OnGap> {
     let parse = |text: &str| {
         OnGap::from_name(text)
-            .ok_or_else(|| "use stop (until somebody resumes it) or continue".to_owned())
+            .ok_or_else(|| "use stop (until it is resumed) or continue".to_owned())
     };
     Words { words: &["stop", "continue"], parse }
 }

@@ -123,6 +123,44 @@ fn e5_leases_over_http_are_extended_fenced_and_lost() {
 }
 
 #[test]
+fn e5_an_id_that_is_used_again_is_another_job_for_workers_with_and_without_a_connection() {
+    let place = Place::new();
+    place.exec("echo", "echo $1");
+    let server = Server::start(&place);
+    let id = "01234567-89ab-cdef-0123-456789abcdef";
+    let ended = || server.get(&format!("/v1/jobs/{id}/result?wait_ms=60000"));
+    let forget = || assert_eq!(server.send("DELETE", &format!("/v1/jobs/{id}"), None).0, 204);
+    let take = || server.json("POST", "/v1/workers/w/take?exec=calc&wait_ms=60000", None).1;
+    let token = |job: &Value| {
+        let (attempt, epoch) = (&job["attempt"], &job["epoch"]);
+        json!({ "job_id": id, "attempt": attempt, "epoch": epoch, "stdout": "late" })
+    };
+    server.submit(&json!({ "id": id, "exec": "calc", "args": ["old"] }));
+    let old = token(&take());
+    server.json("POST", &format!("/v1/jobs/{id}/cancel"), None);
+    assert_eq!(ended()["status"], "CANCELLED");
+    forget();
+    server.submit(&json!({ "id": id, "exec": "calc", "args": ["new"] }));
+    let new = take();
+    assert_eq!((&new["attempt"], &new["args"]), (&1.into(), &json!(["new"])));
+    for path in ["complete", "fail", "extend", "output"] {
+        assert_eq!(server.post(&format!("/v1/workers/w/{path}"), &old).0, 409, "{path}");
+    }
+    assert_eq!(server.post("/v1/workers/w/complete", &token(&new)).0, 200);
+    forget();
+    let _worker = place.worker(&server.native);
+    for word in ["one", "two", "three"] {
+        server.submit(&json!({ "id": id, "exec": "echo", "args": [word] }));
+        let result = ended();
+        assert_eq!(
+            (&result["stdout"], &result["attempt"]),
+            (&format!("{word}\n").into(), &1.into())
+        );
+        forget();
+    }
+}
+
+#[test]
 fn e10_jobs_are_listed_followed_cancelled_and_forgotten_over_http() {
     let place = Place::new();
     let server = Server::start(&place);
@@ -190,4 +228,45 @@ fn e10_jobs_are_listed_followed_cancelled_and_forgotten_over_http() {
     wait_until("it has ended", || {
         server.get(&format!("/v1/jobs/{second}"))["state"] == "cancelled"
     });
+}
+
+#[test]
+fn e10_dead_jobs_are_tried_again_in_bulk_over_http_as_many_as_are_asked_for() {
+    let place = Place::new();
+    let server = Server::start(&place);
+    let submit = |exec: &str, client: &str| {
+        server.submit(&json!({ "exec": exec, "client": client, "attempts_max": 1 }))
+    };
+    let mut dead: Vec<String> = (0..4).map(|_| submit("calc", "a")).collect();
+    dead.extend([submit("calc", "b"), submit("render", "a")]);
+    for _ in &dead {
+        let (status, job) = server.json("POST", "/v1/workers/w/take?wait_ms=30000", None);
+        assert_eq!(status, 200);
+        let failed = json!({ "job_id": job["job_id"], "attempt": 1, "retryable": true });
+        assert_eq!(server.post("/v1/workers/w/fail", &failed).0, 200);
+    }
+    let cancelled = submit("calc", "a");
+    server.post(&format!("/v1/jobs/{cancelled}/cancel"), &json!({}));
+    let state = |id: &str| server.get(&format!("/v1/jobs/{id}"))["state"].clone();
+    assert!(dead.iter().all(|id| state(id) == "dead"));
+
+    // The newest first, and no more than asked for; the rest is where it stopped.
+    let retry = |query: &str| {
+        let (status, done) = server.post(&format!("/v1/jobs/retry?{query}"), &json!({}));
+        assert_eq!(status, 200, "{done}");
+        assert_eq!(done["refused"], json!([]));
+        done
+    };
+    let first = retry("exec=calc&client=a&limit=3");
+    assert_eq!(first["retried"], json!([dead[3], dead[2], dead[1]]));
+    let second = retry(&format!("exec=calc&client=a&limit=3&next={}", first["next"]));
+    assert_eq!((&second["retried"], &second["next"]), (&json!([dead[0]]), &Value::Null));
+    assert!(dead[..4].iter().all(|id| state(id) == "ready"));
+    assert!(dead[4..].iter().all(|id| state(id) == "dead"), "others are left as they are");
+    assert_eq!(state(&cancelled), "cancelled", "nothing was said of it");
+    assert_eq!(retry("state=cancelled")["retried"], json!([cancelled]));
+    assert_eq!(retry("")["retried"], json!([dead[5], dead[4]]));
+    for wrong in ["state=running", "limit=0", "limit=1001", "exce=calc"] {
+        assert_eq!(server.post(&format!("/v1/jobs/retry?{wrong}"), &json!({})).0, 400, "{wrong}");
+    }
 }

@@ -124,7 +124,9 @@ fn command(what: &What) -> Result<Value, Failure> {
                         .split_once('=')
                         .and_then(|(what, n)| Some((what, n.parse::<u64>().ok()?)));
                     let (what, number) = pair.ok_or_else(|| {
-                        Failure::words(format!("{quota:?} is no quota; write connections=10"))
+                        Failure::words(format!(
+                            "{quota:?} is not a valid quota; write connections=10"
+                        ))
                     })?;
                     all[what] = number.into();
                 }

@@ -14,7 +14,7 @@ Examples:
   gapless pub reminders 'call back' --delay 2h --json     tells the id: {\"scheduled\": 17, …}
   gapless cancel 17";
 
-/// Call off a delayed message by the id that `pub` told
+/// Cancel a delayed message by the id that `pub` printed
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CancelOptions {

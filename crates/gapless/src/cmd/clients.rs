@@ -1,4 +1,4 @@
-//! `gapless clients`: who is connected, and where each stands.
+//! `gapless clients`: the connected clients, and where each stands.
 
 use clap::Args;
 use gapless_broker::{Clock, SystemClock};

@@ -1,4 +1,4 @@
-//! `gapless dlq`: dead letters of a group, listed, shown, driven again, removed.
+//! `gapless dlq`: dead letters of a group, listed, shown, redriven, removed.
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
@@ -38,7 +38,7 @@ It goes back to the topic it came from, as a new message, in one step with its e
 /// Letters asked for at a time.
 const PAGE: u32 = 100;
 
-/// List, show, drive again and remove dead letters of a group
+/// List, show, redrive and remove dead letters of a group
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DlqOptions {
@@ -158,9 +158,9 @@ pub(crate) fn run(options: DlqOptions, global: &Global, out: &mut Output) -> Don
                          how many are left"
                     )
                 } else if rate == Some(0) {
-                    "none is driven again in the background any more".to_owned()
+                    "no redrive runs in the background any more".to_owned()
                 } else {
-                    format!("{} driven again", human_number(moved.count))
+                    format!("{} redriven", human_number(moved.count))
                 };
                 out.result(&value, text)?;
                 Ok(Exit::Ok)

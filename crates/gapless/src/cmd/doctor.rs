@@ -1,4 +1,4 @@
-//! `gapless doctor`: examines a data folder, and repairs it only when told to.
+//! `gapless doctor`: examines a data folder, and repairs it only on request.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ Examples:
 
 It reads every byte. Of a folder that a server writes to, the newest part may look
 unfinished; repairing needs the server stopped. Exit code 3 means that damage was found, 6
-that there is no store in the folder. Rebuilding deletes nothing, and tells what no file
+that there is no store in the folder. Rebuilding deletes nothing, and reports what no file
 holds any more.";
 
-/// Examine the data folder; repair it only when told to
+/// Examine the data folder; repair it only on request
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorOptions {
@@ -96,7 +96,7 @@ pub(crate) fn run(options: &DoctorOptions, config: &Config, out: &mut Output) ->
             print_report(&report, data, out)?;
         }
     }
-    // Whatever is wrong, also what can be made good: a disk that loses an index may lose more.
+    // Any damage, also what can be repaired: a disk that loses an index may lose more.
     let damaged = report.worst() >= Some(Severity::Repairable);
     Ok(if damaged { Exit::Damage } else { Exit::Ok })
 }
@@ -188,7 +188,7 @@ fn report_text(report: &Report, data: &Path, paint: Paint) -> String {
     }
     let groups = [
         (Severity::Damaged, paint.red("damaged")),
-        (Severity::Repairable, paint.yellow("can be made good without loss")),
+        (Severity::Repairable, paint.yellow("can be repaired without loss")),
         (Severity::Info, paint.dim("good to know")),
     ];
     for (severity, title) in groups {
@@ -204,7 +204,7 @@ fn report_text(report: &Report, data: &Path, paint: Paint) -> String {
     let verdict = match report.worst() {
         None | Some(Severity::Info) => paint.green("No damage found."),
         Some(Severity::Repairable) if may_repair(report) => {
-            "Nothing is lost; `gapless doctor --repair` makes it good.".to_owned()
+            "Nothing is lost; `gapless doctor --repair` repairs it.".to_owned()
         }
         Some(_) if may_repair(report) => {
             "Restore from a backup if there is one; else see `gapless doctor --repair`.".to_owned()

@@ -15,11 +15,11 @@ use crate::show::readable;
 const EXAMPLES: &str = "\
 Examples:
   gapless events                                everything that happens
-  gapless events 'topic.>'                      topics made, changed, trimmed, deleted
+  gapless events 'topic.>'                      topics created, changed, trimmed, deleted
   gapless events publish.rejected --json
   gapless events --count 1                      wait for the next one
 
-docs/events.md lists them all. An event that nobody wants is not made, so that there is no
+docs/events.md lists them all. An event without subscribers is not created, so that there is no
 history: it begins now.";
 
 /// Follow what the broker says about itself
@@ -39,6 +39,7 @@ pub(crate) fn run(options: &EventsOptions, global: &Global, out: &mut Output) ->
     let pattern = Pattern::parse(&format!("$events.{named}"))
         .map_err(|error| Failure::words(error).hint("write it like 'topic.>' or topic.created"))?;
     let plan = Plan {
+        identity: None,
         wanted: vec![(pattern, From::Now)],
         count: options.count,
         follow: true,

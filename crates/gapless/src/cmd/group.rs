@@ -67,7 +67,7 @@ enum GroupCommand {
         /// What it reads: a topic or a pattern
         #[arg(value_parser = values::pattern)]
         source: Pattern,
-        /// Who gets which message: shared, keyed or ordered
+        /// Which member gets which message: shared, keyed or ordered
         #[arg(long, default_value = "shared", value_parser = values::mode())]
         mode: Mode,
         /// Where to begin
@@ -117,7 +117,7 @@ enum GroupCommand {
         #[arg(value_parser = values::topic)]
         name: TopicName,
     },
-    /// Let a group begin anew somewhere else
+    /// Let a group start again somewhere else
     #[command(after_help = RESET_EXAMPLES)]
     Reset {
         /// Which group
@@ -127,7 +127,7 @@ enum GroupCommand {
         #[arg(long, value_name = "PLACE", value_parser = values::start)]
         #[arg(allow_hyphen_values = true)]
         to: Start,
-        /// Though it has members, who lose what they hold
+        /// Even if it has members; they lose what they hold
         #[arg(long)]
         force: bool,
     },
@@ -272,7 +272,7 @@ pub(crate) fn run(options: GroupOptions, global: &Global, out: &mut Output) -> D
                 let reset = client.reset_group(&name, to, force).await;
                 let info = or_failure(client, &name, reset).await?;
                 let left = human_number(info.lag);
-                let text = format!("group {name} begins anew, with {left} messages to do");
+                let text = format!("group {name} starts again, with {left} messages to do");
                 out.result(&shown::group(&info), text)?;
                 Ok(Exit::Ok)
             })
@@ -332,7 +332,7 @@ async fn list(client: &Client, pattern: &Pattern, out: &mut Output) -> Done {
         }
     }
     if groups == 0 {
-        let how = "gapless group create NAME SOURCE makes one";
+        let how = "create one with: gapless group create NAME SOURCE";
         out.note(format_args!("no group matches {pattern}; {how}"));
     } else if !out.json {
         out.table(&table)?;

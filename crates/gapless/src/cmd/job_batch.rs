@@ -143,7 +143,8 @@ async fn detached(
     global: &Global,
     out: &mut Output,
 ) -> Done {
-    let mut leader = job_manage::connect(&options.leaders[0], global).await?;
+    let client = Some((&*options.client, options.cap));
+    let mut leader = job_manage::connect_for(client, &options.leaders[0], global).await?;
     let mut progress = Progress::new(out.quiet);
     let (mut sent, mut submitted, mut more) = (0, 0, true);
     while more || submitted < sent {

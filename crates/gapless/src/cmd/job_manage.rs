@@ -14,7 +14,7 @@ use crate::cmd::{Global, SERVER_DEFAULT};
 use crate::exit::{Done, Exit, Failure};
 use crate::jobs;
 use crate::output::{Output, Table, ask, human_number};
-use crate::remote::{Interrupt, token};
+use crate::remote::Interrupt;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum JobCommand {
@@ -193,10 +193,23 @@ fn state() -> clap::builder::PossibleValuesParser {
 
 /// Connects to a leader that may not listen yet.
 pub(super) async fn connect(leader: &str, global: &Global) -> Result<Manager, Failure> {
-    let token = token(global)?;
+    connect_for(None, leader, global).await
+}
+
+/// The same for a client with this cap, if there is one.
+pub(super) async fn connect_for(
+    client: Option<(&str, u32)>,
+    leader: &str,
+    global: &Global,
+) -> Result<Manager, Failure> {
+    let access = jobs::access(global)?;
     let connect = async {
         loop {
-            match Manager::connect(leader, token.clone(), global.timeout).await {
+            let connected = match client {
+                None => Manager::connect(leader, &access, global.timeout).await,
+                Some(client) => Manager::connect_for(client, leader, &access, global.timeout).await,
+            };
+            match connected {
                 Ok(manager) => return Ok(manager),
                 Err(refused @ ManageError::Refused(_)) => return Err(jobs::not_done(refused)),
                 // Refused connections come back at once: others get their turn meanwhile.

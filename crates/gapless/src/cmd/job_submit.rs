@@ -151,7 +151,8 @@ pub(crate) fn run(options: &SubmitOptions, global: &Global, out: &mut Output) ->
     gapless_server::runtime()?.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         if options.detach {
-            let mut leader = job_manage::connect(&options.leaders[0], global).await?;
+            let client = Some((&*options.client, options.cap));
+            let mut leader = job_manage::connect_for(client, &options.leaders[0], global).await?;
             let known = leader.submit(&request).await.map_err(jobs::not_done)?;
             out.result(&json!({ "JobId": request.job_id, "Known": known }), &request.job_id)?;
             return Ok(Exit::Ok);

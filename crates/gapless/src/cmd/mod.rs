@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod client;
 pub(crate) mod clients;
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dlq;
@@ -23,6 +24,7 @@ pub(crate) mod outbox_consume;
 pub(crate) mod outbox_run;
 pub(crate) mod outbox_status;
 pub(crate) mod publish;
+pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod stats;
 pub(crate) mod sub_group;
@@ -38,7 +40,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::values;
 
-/// Where a server is unless somebody says otherwise.
+/// Where a server is by default.
 pub(crate) const SERVER_DEFAULT: &str = "127.0.0.1:4281";
 
 const FIRST_STEPS: &str = "\
@@ -93,7 +95,7 @@ pub(crate) struct Global {
     )]
     #[arg(default_value = SERVER_DEFAULT)]
     pub(crate) server: String,
-    /// The token that proves who you are; better in GAPLESS_TOKEN or a file than in the list of
+    /// The token to authenticate with; better in GAPLESS_TOKEN or a file than in the list of
     /// processes
     #[arg(
         long,
@@ -179,6 +181,8 @@ pub(crate) enum Command {
     Init(init::InitOptions),
     Pub(publish::PubOptions),
     Sub(subscribe::SubOptions),
+    Request(request::RequestOptions),
+    Reply(request::ReplyOptions),
     Get(get::GetOptions),
     Topic(topic::TopicOptions),
     Group(group::GroupOptions),
@@ -191,6 +195,7 @@ pub(crate) enum Command {
     Clientx(client::ClientxOptions),
     Cancel(cancel::CancelOptions),
     Clients(clients::ClientsOptions),
+    Cluster(cluster::ClusterOptions),
     Events(events::EventsOptions),
     Stats(stats::StatsOptions),
     Token(token::TokenOptions),
@@ -202,7 +207,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What is logged unless somebody says otherwise.
+    /// What is logged by default.
     pub(crate) fn log_level(&self) -> &'static str {
         match self {
             Self::Serve(_) | Self::Leader(_) => "info",

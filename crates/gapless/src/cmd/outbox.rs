@@ -89,7 +89,7 @@ enum OutboxCommand {
         #[arg(long, short)]
         yes: bool,
     },
-    /// Show what is settled, who lags, and who holds everything up
+    /// Show what is settled, which consumers lag, and what holds them up
     #[command(after_help = "Examples:\n  gapless outbox status --dsn postgres://app@db/shop\n  \
                             gapless outbox status --watch\n  gapless outbox status --json")]
     Status {
@@ -99,7 +99,7 @@ enum OutboxCommand {
         #[arg(long, short)]
         watch: bool,
     },
-    /// Run only the fence, which tells consumers what is settled
+    /// Run only the fence, which determines what is settled for consumers
     #[command(after_help = "Examples:\n  gapless outbox fence --dsn postgres://app@db/shop\n\n\
                             `outbox run` and `serve` run it too. Of several one works, the \
                             others stand by.")]

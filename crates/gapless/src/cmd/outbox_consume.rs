@@ -185,7 +185,7 @@ fn base64(bytes: &[u8]) -> String {
 
 fn post_to(url: &str) -> Result<Sink, Failure> {
     let wrong = || {
-        Failure::words(format!("{url:?} is no URL that rows can be posted to"))
+        Failure::words(format!("{url:?} is not a URL that rows can be posted to"))
             .hint("use http://host:port/path or https://host/path")
     };
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;

@@ -31,7 +31,7 @@ to PREFIXoutbox.dead with their reason. A second one of the same name waits and 
 /// How long the connection to the server may take to come about.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// How often the page's view of the outbox is made.
+/// How often the page's view of the outbox is updated.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How rows are moved.

@@ -30,7 +30,7 @@ pub(crate) async fn run(database: &Database, watch: bool, out: &mut Output) -> D
         }
         match observer.status().await {
             Ok(state) => show(&state, out)?,
-            // Who watches wants to see how it comes back.
+            // With `--watch` it is tried again, to show when it is back.
             Err(error) if error.passes() => out.note(error),
             Err(error) => return Err(failed(error)),
         }

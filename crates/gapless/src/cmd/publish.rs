@@ -10,10 +10,13 @@ use bytes::Bytes;
 use clap::Args;
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::{Ack, AskError, Client, ErrorCode, Fate, PublishError, Publishing};
+use gapless_core::cluster::{DeliveryReport, DeliveryStatus};
 use gapless_core::{
-    Durability, Expect, Message, PublishOptions, Seq, Timestamp, TopicName, TopicSettings,
+    DeliveryPolicy, Durability, Expect, Message, PartitionBehavior, PublishOptions, Seq, Timestamp,
+    TopicName, TopicSettings,
 };
 use gapless_protocol::FRAME_BYTES_MAX;
+use gapless_server::json as shown;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -31,8 +34,9 @@ Examples:
   echo hello | gapless pub greetings                 the whole of stdin is one message
   gapless pub orders.import --lines --file old.jsonl  each line is one
   gapless pub reminders 'call back' --delay 2h        appears later; see `gapless cancel`
-  gapless pub accounts v8 --key 42 --expect-key-seq 7 only if nobody was faster
+  gapless pub accounts v8 --key 42 --expect-key-seq 7 only if no other publish came first
   gapless pub prices --key apples --tombstone         remove a key
+  gapless pub chat.room1 hello --report               who took it; volatile subjects only
 
 When it returns, the message is as safe as its topic asks for: flushed (survives power loss)
 unless the topic or --durability says otherwise. An --id makes a second try harmless.";
@@ -88,6 +92,15 @@ pub(crate) struct PubOptions {
     /// How safe it must be before the ack
     #[arg(long, value_parser = values::durability())]
     durability: Option<Durability>,
+    /// How hard other nodes of the cluster are tried; volatile subjects only
+    #[arg(long, value_parser = values::delivery())]
+    delivery: Option<DeliveryPolicy>,
+    /// What happens if a node cannot be reached; volatile subjects only
+    #[arg(long, value_parser = values::partition())]
+    partition: Option<PartitionBehavior>,
+    /// Wait and print which subscribers took it; volatile subjects only
+    #[arg(long, conflicts_with_all = ["lines", "delay", "at"])]
+    report: bool,
     /// Create the topic if it is missing
     #[arg(long)]
     create: bool,
@@ -106,18 +119,21 @@ pub(crate) fn run(options: &PubOptions, global: &Global, out: &mut Output) -> Do
     if options.count > 1 && (options.expect_seq.is_some() || options.expect_key_seq.is_some()) {
         return Err(Failure::words("an expectation is about one message, and there are several"));
     }
-    // Read before connecting: whoever types takes their time.
+    // Read before connecting: typing takes time.
     let bodies = bodies(options, out)?;
     with_client(global, out, async |client, out| {
         if options.create {
             create(client, &options.topic).await?;
         }
         let wishes = Wishes::new(options);
+        if options.report {
+            return publish_reported(client, &wishes, bodies, out).await;
+        }
         publish(client, &wishes, bodies, out).await
     })
 }
 
-/// Makes the topic; one that is there with other settings is as good.
+/// Creates the topic; an existing one with other settings is accepted.
 async fn create(client: &Client, topic: &TopicName) -> Result<(), Failure> {
     match client.create_topic(topic, TopicSettings::default()).await {
         Ok(_) => Ok(()),
@@ -131,7 +147,7 @@ struct Wishes {
     topic: TopicName,
     blank: Message,
     options: PublishOptions,
-    /// Whether one ack is told, or all of them together.
+    /// Whether each ack is printed, or all of them together.
     many: bool,
 }
 
@@ -156,11 +172,17 @@ impl Wishes {
             (None, Some(seq)) => Some(Expect::KeyLast(Seq(seq))),
             (None, None) => None,
         };
-        let durability = options.durability;
+        let publish = PublishOptions {
+            durability: options.durability,
+            delivery: options.delivery,
+            partition: options.partition,
+            expect,
+            ..PublishOptions::default()
+        };
         Self {
             topic: options.topic.clone(),
             blank,
-            options: PublishOptions { durability, expect, ..PublishOptions::default() },
+            options: publish,
             many: options.lines || options.count > 1,
         }
     }
@@ -173,7 +195,7 @@ fn bodies(options: &PubOptions, out: &mut Output) -> Result<mpsc::Receiver<Body>
     let (send, bodies) = mpsc::channel(LINES_AHEAD);
     let from = input(options.file.as_deref())?;
     if options.lines {
-        // Reading stdin cannot be called off, so nobody waits for this thread.
+        // Reading stdin cannot be cancelled, so this thread is not joined.
         std::thread::Builder::new().name("lines".into()).spawn(move || read_lines(from, &send))?;
         return Ok(bodies);
     }
@@ -189,7 +211,7 @@ fn bodies(options: &PubOptions, out: &mut Output) -> Result<mpsc::Receiver<Body>
     };
     let count = options.count;
     std::thread::Builder::new().name("repeat".into()).spawn(move || {
-        // An error means that nobody wants more.
+        // An error means that the receiver is gone.
         let _ = (0..count).try_for_each(|_| send.blocking_send(Ok(body.clone())));
     })?;
     Ok(bodies)
@@ -309,7 +331,7 @@ async fn publish(
     let mut more = true;
     while more || !waiting.is_empty() {
         tokio::select! {
-            // Acks first, so that those who wait for them do not wait for more lines.
+            // Acks first, so that a reader of them does not wait for more lines.
             biased;
             ack = async { waiting.front_mut().expect("it is asked only if there is one").await },
                 if !waiting.is_empty() =>
@@ -344,6 +366,42 @@ async fn publish(
         out.line(tally.text(&wishes.topic, elapsed))?;
     }
     Ok(Exit::Ok)
+}
+
+/// Publishes one after the other, each with its report.
+async fn publish_reported(
+    client: &Client,
+    wishes: &Wishes,
+    mut bodies: mpsc::Receiver<Body>,
+    out: &mut Output,
+) -> Done {
+    let mut all_took_it = true;
+    while let Some(body) = bodies.recv().await {
+        let message = Message { body: body.map_err(Failure::failed)?, ..wishes.blank.clone() };
+        let (ack, report) = client.publish_reported(&wishes.topic, message, &wishes.options);
+        let ack = match ack.await {
+            Ok(ack) => ack,
+            Err(error) => return Err(published(client, error, &wishes.topic).await),
+        };
+        let report = report.await.map_err(Failure::failed)?;
+        all_took_it &= report.status == DeliveryStatus::Delivered;
+        let mut json = ack_json(&ack, &wishes.topic);
+        json["report"] = shown::report(&report);
+        let text = format!("{}\n{}", ack_text(&ack, &wishes.topic), report_text(&report));
+        out.result(&json, text)?;
+    }
+    Ok(if all_took_it { Exit::Ok } else { Exit::Failed })
+}
+
+fn report_text(report: &DeliveryReport) -> String {
+    let mut text = format!("delivered to {}", report.delivered);
+    for failed in &report.failed {
+        text += &format!("\n  {} {}", failed.subscriber, failed.status);
+    }
+    if report.unnamed > 0 {
+        text += &format!("\n  and {} more that did not take it", report.unnamed);
+    }
+    text
 }
 
 fn acked(ack: &Ack, wishes: &Wishes, tally: &mut Tally, out: &mut Output) -> Result<(), Failure> {

@@ -18,6 +18,7 @@ use gapless_server::{Auth, AuthOptions, Budget, Connections};
 use serde_json::json;
 
 use super::outbox_run::Beside;
+use crate::cluster;
 use crate::config::{Config, ConfigError, Source};
 use crate::exit::{Done, Exit, Failure};
 use crate::exposure;
@@ -32,8 +33,11 @@ Examples:
   gapless                                       the same as `gapless serve`
   gapless serve --data /srv/gapless
   gapless serve --config /etc/gapless/gapless.toml   for other machines: gapless init --secure
-  gapless serve --listen 127.0.0.1:0 --json     a free port, told as JSON
+  gapless serve --listen 127.0.0.1:0 --json     a free port, printed as JSON
   gapless serve --set durability=written --log debug
+  gapless serve --node a --cluster-listen 127.0.0.1:4282     the first node of a cluster
+  gapless serve --node b --cluster-listen 10.0.0.2:4282 --join 10.0.0.1:4282 \\
+      --cluster-secret-file cluster.secret
 
 Ctrl-C or SIGTERM ends it cleanly. After kill -9 or a power loss it opens again by itself,
 with everything that was acknowledged.";
@@ -68,6 +72,21 @@ pub(crate) struct ServeOptions {
     /// insecure=true
     #[arg(long)]
     insecure: bool,
+    /// The name of this server as a node of a cluster; the same as --set cluster.node=NAME
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Address for other nodes; the same as --set cluster.listen=ADDR
+    #[arg(long, value_name = "ADDR")]
+    cluster_listen: Option<String>,
+    /// Address of another node; may be repeated; the same as --set cluster.join=ADDR,ADDR
+    #[arg(long, value_name = "ADDR")]
+    join: Vec<String>,
+    /// The id of the cluster; the same as --set cluster.id=ID
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<String>,
+    /// File of the secret that all nodes share; the same as --set cluster.secret_file=FILE
+    #[arg(long, value_name = "FILE")]
+    cluster_secret_file: Option<String>,
 }
 
 pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> Done {
@@ -77,6 +96,18 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     }
     if let Some(address) = &options.http {
         config.set("http.listen", address.clone(), Source::Flag)?;
+    }
+    let join = (!options.join.is_empty()).then(|| options.join.join(","));
+    for (key, value) in [
+        ("cluster.node", &options.node),
+        ("cluster.listen", &options.cluster_listen),
+        ("cluster.join", &join),
+        ("cluster.id", &options.cluster_id),
+        ("cluster.secret_file", &options.cluster_secret_file),
+    ] {
+        if let Some(value) = value {
+            config.set(key, value.clone(), Source::Flag)?;
+        }
     }
     if options.insecure {
         config.set("insecure", "true".to_owned(), Source::Flag)?;
@@ -88,7 +119,7 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
 }
 
 /// Takes as many open files as the system allows this process: connections and segments are
-/// files, and the usual limit of a shell, 1,024, is for programs that use `select`. Tells how
+/// files, and the usual limit of a shell, 1,024, is for programs that use `select`. Returns how
 /// many there may be, if that is limited.
 fn raise_open_files() -> Option<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -134,6 +165,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     exposure::check(config)?;
     leader_options(config)?;
     job_routes(config)?;
+    cluster::options(config)?;
     let shares = OpenFiles::within(open_files);
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
     if shares.connections < wanted {
@@ -210,6 +242,8 @@ async fn serve_open(
     let ticking = tokio::spawn(keep_auth(auth.clone()));
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
     let unix = unix_socket(config, data);
+    // Before the listeners: what their clients follow is spread from the first on.
+    let cluster = cluster::start(cluster::options(config)?, broker).await?;
     let jobs = lead_jobs(config, broker).await?;
     let (leads, led) = (jobs.is_some(), jobs.clone());
     let listener = NativeListener::open_for(auth.clone(), jobs, native, tcp, unix.as_deref()).await;
@@ -228,8 +262,8 @@ async fn serve_open(
         http.beside(&listener);
         http.serve_for(auth.clone(), Some(metrics));
     }
-    // Before it says that it is ready, since whoever reads that may end it at once; and not
-    // before, so that a long opening can be called off, which harms nothing.
+    // Before it says that it is ready, since the program that reads that may end it at once; and
+    // not earlier, so that a long opening can be interrupted, which does no harm.
     let mut interrupt = Interrupt::listen()?;
     let epoch = broker.epoch().to_string();
     let address = listener.tcp_address().map(|address| address.to_string());
@@ -241,6 +275,9 @@ async fn serve_open(
             "event": "ready", "version": env!("CARGO_PKG_VERSION"), "epoch": epoch,
             "data": data.display().to_string(), "native": address, "unix": socket,
             "http": page, "jobs": leads, "tls": encrypted,
+            "cluster": cluster.as_ref().map(|cluster| json!({
+                "node": cluster.node().as_str(), "address": cluster.address().to_string(),
+            })),
         }))?;
     } else {
         out.line(format_args!("gapless {} is ready", env!("CARGO_PKG_VERSION")))?;
@@ -251,6 +288,10 @@ async fn serve_open(
         }
         if let Some(page) = &page {
             out.line(format_args!("  http    {page}"))?;
+        }
+        if let Some(cluster) = &cluster {
+            let (node, address) = (cluster.node(), cluster.address());
+            out.line(format_args!("  node    {node} at {address}"))?;
         }
         if !out.quiet {
             out.line("Stop it with Ctrl-C; try: gapless pub hello.world 'first' --create")?;
@@ -266,6 +307,10 @@ async fn serve_open(
         http.close().await;
     }
     listener.close().await;
+    // After the listeners: what their clients published last goes out too.
+    if let Some(cluster) = &cluster {
+        cluster::stop(config, cluster).await?;
+    }
     keeping.abort();
     ticking.abort();
     Ok(())
@@ -287,7 +332,8 @@ fn auth_options(config: &Config) -> Result<AuthOptions, ConfigError> {
         issuer: text("auth.jwt_issuer"),
         audience: text("auth.jwt_audience"),
     });
-    Ok(AuthOptions { required, jwt })
+    let audit_bytes = Some(config.get("audit.keep_bytes")?).filter(|bytes| *bytes > 0);
+    Ok(AuthOptions { required, jwt, audit_bytes })
 }
 
 /// Ends what is over, about once a second.
@@ -321,7 +367,9 @@ async fn lead_jobs(config: &Config, broker: &Broker) -> Result<Option<Leader>, F
 }
 
 fn job_routes(config: &Config) -> Result<Routes, ConfigError> {
-    config.text("jobs.routes").parse().map_err(|why: String| config.bad("jobs.routes", &why))
+    let routes: Result<Routes, String> = config.text("jobs.routes").parse();
+    let routes = routes.map_err(|why| config.bad("jobs.routes", &why))?;
+    Ok(routes.by(tls::to_leaders(config)?))
 }
 
 fn leader_options(config: &Config) -> Result<Option<LeaderOptions>, ConfigError> {
@@ -335,7 +383,7 @@ fn leader_options(config: &Config) -> Result<Option<LeaderOptions>, ConfigError>
 
 /// That addresses to listen on have a port, before anything is opened.
 fn check_addresses(config: &Config) -> Result<(), ConfigError> {
-    for (key, port) in [("native.listen", 4281), ("http.listen", 4280)] {
+    for (key, port) in [("native.listen", 4281), ("http.listen", 4280), ("cluster.listen", 4282)] {
         let text = config.text(key);
         let has_port = text.rsplit_once(':').is_some_and(|(host, port)| {
             port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
@@ -421,6 +469,8 @@ fn broker_options(config: &Config) -> Result<BrokerOptions, ConfigError> {
     let mut options = BrokerOptions::new(config.text("data"));
     options.journal.tail_bytes = config.get("journal.tail_bytes")?;
     options.journal.seal_bytes = at_least(config, "journal.seal_bytes", 1024 * 1024)?;
+    options.journal.compact_within =
+        Duration::from_millis(config.get("journal.compact_within_ms")?);
     options.journal.recovery_threads = at_least(config, "journal.recovery_threads", 1)?;
     options.limits.topics_max = config.get("limits.topics_max")?;
     options.limits.subscriptions_max = config.get("limits.subscriptions_max")?;
@@ -498,7 +548,7 @@ fn http_options(config: &Config, memory: &Budget) -> Result<HttpOptions, ConfigE
     })
 }
 
-fn at_least<T>(config: &Config, key: &'static str, least: T) -> Result<T, ConfigError>
+pub(crate) fn at_least<T>(config: &Config, key: &'static str, least: T) -> Result<T, ConfigError>
 where
     T: Copy + FromStr + PartialOrd + std::fmt::Display,
 {

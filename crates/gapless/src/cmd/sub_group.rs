@@ -1,6 +1,6 @@
 //! `gapless sub --group`: a member of a group that prints messages and acks them.
 //!
-//! A message is acked when it was printed and stdout took it: whoever is killed in between
+//! A message is acked when it was printed and stdout took it: a process that is killed in between
 //! sees it again, and loses none.
 
 use std::time::Duration;
@@ -110,7 +110,7 @@ async fn join(
     }
 }
 
-/// A group that is there stays as it is: who asks for another is told so.
+/// An existing group stays as it is: other settings are refused.
 fn is_as_asked(there: &GroupSettings, plan: &GroupPlan, out: &mut Output) -> Result<(), Failure> {
     let group = &plan.group;
     let refused = |what: String| {

@@ -11,7 +11,8 @@ use std::task::Poll;
 use clap::{ArgGroup, Args};
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::{
-    Client, Event, From, GapNotice, Messages, PlaceRange, Subscription, SubscriptionError, Token,
+    Client, Event, From, GapNotice, Identity, Messages, PlaceRange, Subscription,
+    SubscriptionError, Token,
 };
 use gapless_core::{Mode, Pattern, TopicName};
 use gapless_server::json as shown;
@@ -38,6 +39,7 @@ Examples:
   gapless sub 'orders.>' --save orders.place     stop and start it as you like: no gap, no repeat
   gapless sub 'orders.>' --json | jq 'select(.event == \"message\").text'
   gapless sub orders.created --group billing     share the work with others; acked when printed
+  gapless sub 'chat.>' --identity ana            a name in a cluster: goes on after a lost connection
 
 Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a cursor as it is
 printed at the end. Patterns: * is one token, > is the rest; put them in quotes. It goes on by
@@ -66,9 +68,14 @@ pub(crate) struct SubOptions {
     /// End when everything that is there was shown
     #[arg(long)]
     no_follow: bool,
-    /// Keep the place in this file, and go on from it if it is there, whatever --from says
+    /// Keep the place in this file, and go on from it if it is there, even if --from is given
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Follow volatile subjects under this name: after a lost connection, also on another node of
+    /// the cluster, it goes on with what was held for it
+    #[arg(long, value_name = "NAME")]
+    #[arg(conflicts_with_all = ["group", "save", "from", "no_follow"])]
+    identity: Option<Identity>,
     /// Be a member of this group: take messages from it, and ack them when they are printed.
     /// It is created if it is not there and a topic or pattern is named
     #[arg(long, value_name = "GROUP", value_parser = values::topic, conflicts_with = "save")]
@@ -121,6 +128,7 @@ pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Don
         follow: !options.no_follow,
         save: options.save,
         show: if options.raw { Show::Raw } else { Show::Lines },
+        identity: options.identity,
     };
     with_client(global, out, async |client, out| follow(client, &plan, out).await)
 }
@@ -154,6 +162,8 @@ pub(crate) struct Plan {
     pub(crate) follow: bool,
     pub(crate) save: Option<PathBuf>,
     pub(crate) show: Show,
+    /// The name under which it follows.
+    pub(crate) identity: Option<Identity>,
 }
 
 /// One subscription of the command.
@@ -208,7 +218,17 @@ async fn subscribe_all(
 ) -> Result<Vec<Followed>, Failure> {
     let mut all = Vec::new();
     for (pattern, from) in &plan.wanted {
-        all.push(subscribe(client, pattern, *from, plan.follow, out).await?);
+        all.push(match &plan.identity {
+            Some(identity) => {
+                Followed::new(
+                    client,
+                    pattern,
+                    client.subscribe_as(identity, pattern.as_str()).await,
+                )
+                .await?
+            }
+            None => subscribe(client, pattern, *from, plan.follow, out).await?,
+        });
     }
     Ok(all)
 }
@@ -231,12 +251,22 @@ async fn subscribe(
         }
         out.note(format_args!("{}; waiting for it", failure.message));
     }
-    let subscription = match client.subscribe(pattern.as_str(), from).await {
-        Ok(subscription) => subscription,
-        Err(error) => return Err(followed(client, error, pattern).await),
-    };
-    let token = subscription.token();
-    Ok(Followed { pattern: pattern.clone(), subscription, live: false, token })
+    Followed::new(client, pattern, client.subscribe(pattern.as_str(), from).await).await
+}
+
+impl Followed {
+    async fn new(
+        client: &Client,
+        pattern: &Pattern,
+        begun: Result<Subscription, SubscriptionError>,
+    ) -> Result<Self, Failure> {
+        let subscription = match begun {
+            Ok(subscription) => subscription,
+            Err(error) => return Err(followed(client, error, pattern).await),
+        };
+        let token = subscription.token();
+        Ok(Self { pattern: pattern.clone(), subscription, live: false, token })
+    }
 }
 
 /// The next event of any of them, and of which.
@@ -355,7 +385,7 @@ fn gap_text(gap: &GapNotice) -> String {
         (Some(from), Some(to)) if from == to => format!("seq {to} is gone"),
         (Some(from), Some(to)) => format!("seq {from} to {to} are gone"),
         (None, Some(to)) => format!("what was not seen up to seq {to} is gone"),
-        _ => "the place is not of this store; it begins anew".to_owned(),
+        _ => "the cursor is not of this store; reading starts again".to_owned(),
     };
     format!("gap: {topic}: {range} ({reason})")
 }
@@ -372,7 +402,7 @@ fn tell_end(all: &[Followed], plan: &Plan, out: &mut Output) -> Result<(), Failu
     if let Some(path) = &plan.save {
         write_places(path, all)?;
     }
-    if plan.show == Show::Events {
+    if plan.show == Show::Events || plan.identity.is_some() {
         return Ok(());
     }
     for one in all {
@@ -405,7 +435,7 @@ fn read_places(path: &Path) -> Result<Vec<(Pattern, Token)>, Failure> {
     let places = text.lines().map(|line| {
         place(line).ok_or_else(|| {
             Failure::words(format!("{} holds no places: {line:?}", path.display()))
-                .hint("name another file, or remove this one to begin anew")
+                .hint("name another file, or remove this one to start again")
         })
     });
     places.collect()

@@ -1,4 +1,4 @@
-//! `gapless token`: by what clients prove who they are.
+//! `gapless token`: the tokens by which clients authenticate.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ A token is shown once, when it is created; the server keeps a hash of it. Send i
 GAPLESS_TOKEN, --token-file, or over HTTP as `Authorization: Bearer TOKEN`. Roles say what its
 identity may do: gapless auth role --help";
 
-/// Create, list and revoke tokens, by which clients prove who they are
+/// Create, list and revoke tokens, by which clients authenticate
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenOptions {

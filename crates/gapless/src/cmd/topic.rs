@@ -360,7 +360,9 @@ async fn list(client: &Client, pattern: &Pattern, out: &mut Output) -> Done {
         }
     }
     if topics == 0 {
-        out.note(format_args!("no topic matches {pattern}; gapless topic create NAME makes one"));
+        out.note(format_args!(
+            "no topic matches {pattern}; create one with: gapless topic create NAME"
+        ));
     } else if !out.json {
         out.table(&table)?;
     }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::cmd::{Global, SERVER_DEFAULT};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
-use crate::remote::{Interrupt, token};
+use crate::remote::Interrupt;
 use crate::{jobs, values};
 
 const EXAMPLES: &str = "\
@@ -70,7 +70,8 @@ pub(crate) struct WorkOptions {
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", hide_env_values = true)]
     #[arg(default_value = "4", value_parser = parallel)]
     parallel: u32,
-    /// No further jobs while more than this share of the processors is busy: 0.10 to 0.95, 1 for any
+    /// No further jobs while more than this share of the processors is busy: 0.10 to 0.95, 1 for
+    /// any
     #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", hide_env_values = true)]
     #[arg(default_value = "0.75", value_parser = cpu_cap)]
     cpu_cap: f64,
@@ -95,15 +96,15 @@ pub(crate) struct WorkOptions {
     /// Number of the user that jobs run as; only a worker of root can do that
     #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..))]
     job_user: Option<u32>,
-    /// A folder of cgroup v2, without processes, in which each job gets a group: limits then hold for
-    /// all its processes together
+    /// A folder of cgroup v2, without processes, in which each job gets a group: limits then hold
+    /// for all its processes together
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
     /// Most processors that a job uses at a time, like 1.5; needs --cgroup
     #[arg(long, value_name = "N", requires = "cgroup", value_parser = cpus)]
     cpus: Option<f64>,
-    /// Where output archives go that are too large for a frame: a folder, or s3://BUCKET/PREFIX with
-    /// the usual variables AWS_… [default: outputs in --work-dir]
+    /// Where output archives go that are too large for a frame: a folder, or s3://BUCKET/PREFIX
+    /// with the usual variables AWS_… [default: outputs in --work-dir]
     #[arg(long, value_name = "PLACE")]
     outputs: Option<String>,
     /// How long archives stay in a folder of outputs
@@ -112,7 +113,7 @@ pub(crate) struct WorkOptions {
     /// Run single jobs for another worker, which holds the other end of standard input
     #[arg(long, hide = true)]
     runner: bool,
-    /// Its name; two workers never have the same [default: made of the process id and a random part]
+    /// Its name; two workers never have the same [default: the process id and a random part]
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
 }
@@ -160,7 +161,7 @@ pub(crate) fn run(options: WorkOptions, global: &Global, out: &mut Output) -> Do
     let options = WorkerOptions {
         leader,
         worker_id,
-        token: token(global)?,
+        access: jobs::access(global)?,
         pattern,
         run: RunOptions {
             exec_dir: options.exec_dir,

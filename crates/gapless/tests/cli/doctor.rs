@@ -1,4 +1,4 @@
-//! `gapless doctor`: it finds what is wrong, and repairs only when told to.
+//! `gapless doctor`: it finds what is wrong, and repairs only on request.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn a_lost_index_is_made_anew_only_when_asked() {
     let index = blob(&server, ".index");
     fs::remove_file(&index).unwrap();
     let ran = doctor(&server.data(), &[]).exits(3);
-    ran.shows("can be made good without loss").shows("gapless doctor --repair");
+    ran.shows("can be repaired without loss").shows("gapless doctor --repair");
     assert!(!index.exists());
     doctor(&server.data(), &["--repair"]).ok().shows("rebuilt");
     assert!(index.exists());

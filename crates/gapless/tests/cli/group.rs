@@ -117,10 +117,13 @@ fn dead_letters_are_listed_shown_driven_again_and_removed() {
     server.run(&["dlq", "redrive", "billing"]).exits(2);
     server.run(&["dlq", "redrive", "billing", "9"]).exits(6).says("no dead letter 9");
     server.run(&["dlq", "rm", "billing", "9", "--yes"]).exits(6).says("no dead letter 9");
-    server.run(&["dlq", "redrive", "billing", "--error", "nothing like it"]).ok().shows("0 driven");
+    server
+        .run(&["dlq", "redrive", "billing", "--error", "nothing like it"])
+        .ok()
+        .shows("0 redriven");
     let ended = ["dlq", "redrive", "billing", "--all", "--rate", "0"];
-    server.run(&ended).ok().shows("none is driven again");
-    server.run(&["dlq", "redrive", "billing", "1"]).ok().shows("1 driven again");
+    server.run(&ended).ok().shows("no redrive runs");
+    server.run(&["dlq", "redrive", "billing", "1"]).ok().shows("1 redriven");
     server
         .run(&["sub", "--group", "billing", "--raw", "--count", "1", "-q"])
         .ok()

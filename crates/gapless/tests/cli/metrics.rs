@@ -60,7 +60,7 @@ fn scrape(server: &Server) -> String {
 
 #[test]
 fn metrics_are_those_of_the_page_with_their_kinds_and_a_help_text_each() {
-    let server = Server::start();
+    let server = Server::with(&["cluster.node=a", "cluster.listen=127.0.0.1:0"]);
     server.run(&["pub", "orders", "first", "--create"]).ok();
     server.run(&["pub", "orders", "x", "--expect-seq", "99"]).exits(5);
     server.run(&["group", "create", "mailer", "orders"]).ok();

@@ -130,7 +130,12 @@ impl Place {
 
     /// Starts a leader; the second is its address.
     pub fn leader(&self, port: &str) -> (Running, String) {
-        let set = "jobs.lease_ms=3000";
+        self.leader_with(port, 3000)
+    }
+
+    /// The same with another lease.
+    pub fn leader_with(&self, port: &str, lease_ms: u64) -> (Running, String) {
+        let set = &format!("jobs.lease_ms={lease_ms}");
         let mut leader = self.start(&["leader", port, "--data", "data", "--set", set, "--json"]);
         let ready = leader.first_line();
         assert_eq!((&ready["jobs"], &ready["http"]), (&Value::Bool(true), &Value::Null));

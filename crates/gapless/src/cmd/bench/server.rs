@@ -1,7 +1,7 @@
 //! `gapless bench server`: what a running server answers, asked as a program would ask it.
 //!
-//! It makes a topic of its own, publishes to it one at a time and with many in flight, reads
-//! it back from the beginning, and removes it, whatever happened in between.
+//! It creates a topic of its own, publishes to it one at a time and with many in flight, reads it
+//! back from the beginning, and removes it, also after an error.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ impl Bench<'_> {
         Ok(samples.rate(self.size))
     }
 
-    /// Tells how many are stored in the end, too.
+    /// Also returns how many are stored in the end.
     async fn in_flight(
         &self,
         messages: u64,
