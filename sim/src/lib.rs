@@ -9,10 +9,11 @@
 //! Where things are: `plan` draws sizes and frequencies, `workload` publishes, `admin` makes
 //! and follows topics, `hook` does things within a flush, `crash` ends and reopens; `model`
 //! and `decide` say what must be, `follower` and `checks` compare; `run` is the whole of it;
-//! `members` is a world of its own, about groups.
+//! `members` is a world of its own, about groups, and `cluster` one about nodes.
 
 mod admin;
 mod checks;
+mod cluster;
 mod crash;
 mod decide;
 mod follower;
@@ -26,5 +27,6 @@ mod trace;
 mod workload;
 mod world;
 
+pub use cluster::{ClusterCounts, ClusterOptions, ClusterReport, Mutation, run_cluster};
 pub use run::{Report, RunOptions, run};
 pub use world::Counts;

@@ -1,59 +1,84 @@
-//! Runs seeds: `gapless-sim --seeds 5000 [--from N] [--seed N --trace] [--steps N]`.
+//! Runs seeds: `gapless-sim [cluster] --seeds 5000 [--from N] [--seed N --trace] [--steps N]`.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gapless_sim::{RunOptions, run};
+use gapless_sim::{ClusterCounts, ClusterOptions, RunOptions, run, run_cluster};
 
 /// How often progress is told.
 const PROGRESS_SEEDS: u64 = 500;
 
-const USAGE: &str = "usage: gapless-sim [--seeds COUNT] [--from SEED] [--steps COUNT]\n       \
-                     gapless-sim --seed SEED [--trace] [--steps COUNT]";
+const USAGE: &str = "usage: gapless-sim [cluster] [--seeds COUNT] [--from SEED] [--steps COUNT]\n       \
+                     gapless-sim [cluster] --seed SEED [--trace] [--steps COUNT]";
 
+#[derive(Clone, Copy)]
 struct Arguments {
+    /// Whether nodes of a cluster are simulated, instead of a broker over a disk.
+    is_cluster: bool,
     from: u64,
     count: u64,
-    options: RunOptions,
+    steps: Option<u64>,
+    print: bool,
+}
+
+impl Arguments {
+    /// Runs a seed; what it came to in words, and what happened to nodes.
+    fn run(self, seed: u64) -> Result<(String, ClusterCounts), String> {
+        if self.is_cluster {
+            let mut options = ClusterOptions { print: self.print, ..ClusterOptions::default() };
+            options.steps = self.steps.unwrap_or(options.steps);
+            let report = run_cluster(seed, options)?;
+            return Ok((format!("{report:?}"), report.counts));
+        }
+        let mut options = RunOptions { print: self.print, ..RunOptions::default() };
+        options.steps = self.steps.unwrap_or(options.steps);
+        run(seed, options).map(|report| (format!("{report:?}"), ClusterCounts::default()))
+    }
 }
 
 fn arguments() -> Option<Arguments> {
-    let (mut from, mut count, mut options) = (0, 200, RunOptions::default());
-    let mut given = std::env::args().skip(1);
+    let mut found = Arguments { is_cluster: false, from: 0, count: 200, steps: None, print: false };
+    let mut given = std::env::args().skip(1).peekable();
+    found.is_cluster = given.next_if(|word| word == "cluster").is_some();
     while let Some(name) = given.next() {
         if name == "--trace" {
-            options.print = true;
+            found.print = true;
             continue;
         }
         let value = given.next()?.replace('_', "").parse().ok()?;
         match name.as_str() {
-            "--seeds" => count = value,
-            "--from" => from = value,
-            "--steps" => options.steps = value,
-            "--seed" => (from, count) = (value, 1),
+            "--seeds" => found.count = value,
+            "--from" => found.from = value,
+            "--steps" => found.steps = Some(value),
+            "--seed" => (found.from, found.count) = (value, 1),
             _ => return None,
         }
     }
-    Some(Arguments { from, count, options })
+    Some(found)
 }
 
 fn main() -> ExitCode {
-    let Some(Arguments { from, count, options }) = arguments() else {
+    let Some(arguments) = arguments() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    let Arguments { from, count, .. } = arguments;
     // A panic of the broker is a finding like others; its story is told below.
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(0);
     let failed: Mutex<Vec<u64>> = Mutex::default();
+    let total: Mutex<ClusterCounts> = Mutex::default();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count as usize);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
-            scope.spawn(|| work((&next, count), from, options, &failed));
+            scope.spawn(|| work(&next, arguments, &failed, &total));
         }
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if arguments.is_cluster {
+        println!("{:?}", total.into_inner().unwrap_or_else(PoisonError::into_inner));
+    }
     if failed.is_empty() {
         println!("{count} seeds from {from} on: all good");
         ExitCode::SUCCESS
@@ -65,22 +90,27 @@ fn main() -> ExitCode {
 
 /// Takes seeds until there are none. Seeds run beside each other, each in one thread.
 fn work(
-    (next, count): (&AtomicU64, u64),
-    from: u64,
-    options: RunOptions,
+    next: &AtomicU64,
+    arguments: Arguments,
     failed: &Mutex<Vec<u64>>,
+    total: &Mutex<ClusterCounts>,
 ) {
     loop {
         let at = next.fetch_add(1, Ordering::Relaxed);
-        if at >= count {
+        if at >= arguments.count {
             return;
         }
-        match run(from + at, options) {
-            Ok(report) if count == 1 => println!("{report:?}"),
-            Ok(_) => {}
+        let seed = arguments.from + at;
+        match arguments.run(seed) {
+            Ok((report, counts)) => {
+                if arguments.count == 1 {
+                    println!("{report}");
+                }
+                total.lock().unwrap_or_else(PoisonError::into_inner).add(&counts);
+            }
             Err(story) => {
                 println!("{story}\n");
-                failed.lock().unwrap_or_else(PoisonError::into_inner).push(from + at);
+                failed.lock().unwrap_or_else(PoisonError::into_inner).push(seed);
             }
         }
         if (at + 1).is_multiple_of(PROGRESS_SEEDS) {

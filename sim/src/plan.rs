@@ -198,6 +198,7 @@ fn sizes(random: &mut Random) -> (JournalOptions, FileLogOptions) {
         block_bytes: *random.pick(&[256, 1024, 2048]),
         merged_bytes_max: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
         dead_percent: *random.pick(&[10, 50, 90]),
+        compact_within: Duration::from_secs(2),
         ..JournalOptions::small()
     };
     let log = FileLogOptions {
