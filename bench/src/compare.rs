@@ -10,6 +10,7 @@
 
 mod about;
 mod chart;
+pub(crate) mod cluster;
 mod groups;
 mod limits;
 mod link;
@@ -19,6 +20,7 @@ mod many;
 mod native;
 mod native_groups;
 mod nats;
+mod paced;
 mod page;
 mod plan;
 mod publish;
@@ -66,21 +68,11 @@ pub(crate) struct CompareArgs {
     /// How many rounds; figures are medians over them.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: Option<u64>,
-    /// The gapless binary [default: beside this program].
-    #[arg(long, value_name = "PATH")]
-    gapless: Option<PathBuf>,
-    /// The nats-server binary [default: in the folder of peers, or on the PATH].
-    #[arg(long, value_name = "PATH")]
-    nats_server: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
     /// The redis-server binary [default: in the folder of peers, or on the PATH].
     #[arg(long, value_name = "PATH")]
     redis_server: Option<PathBuf>,
-    /// Where `bench/compare` has put peers.
-    #[arg(long, value_name = "DIR", default_value = "target/peers")]
-    peers: PathBuf,
-    /// Without peers.
-    #[arg(long)]
-    alone: bool,
     /// Folder for compare.json and compare.svg.
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     out: PathBuf,
@@ -90,6 +82,56 @@ pub(crate) struct CompareArgs {
     /// Measure nothing; show this file of an earlier run again.
     #[arg(long, value_name = "JSON")]
     from: Option<PathBuf>,
+}
+
+/// Where programs are.
+#[derive(Args)]
+pub(crate) struct Places {
+    /// The gapless binary [default: beside this program].
+    #[arg(long, value_name = "PATH")]
+    gapless: Option<PathBuf>,
+    /// The nats-server binary [default: in the folder of peers, or on the PATH].
+    #[arg(long, value_name = "PATH")]
+    nats_server: Option<PathBuf>,
+    /// Where `bench/compare` has put peers.
+    #[arg(long, value_name = "DIR", default_value = "target/peers")]
+    peers: PathBuf,
+    /// Without peers.
+    #[arg(long)]
+    alone: bool,
+}
+
+impl Places {
+    /// gapless and nats-server; a peer that is missing is left out.
+    fn programs(&self) -> Result<Programs> {
+        let beside = std::env::current_exe()?.with_file_name("gapless");
+        let gapless = self.gapless.clone().unwrap_or(beside);
+        if !gapless.is_file() {
+            let path = gapless.display();
+            return Err(format!(
+                "there is no {path}: build it (cargo build --release -p gapless), \
+                 or name it (--gapless PATH)"
+            )
+            .into());
+        }
+        Ok(Programs { gapless, nats: self.peer(&self.nats_server, "nats-server")?, redis: None })
+    }
+
+    fn peer(&self, given: &Option<PathBuf>, name: &str) -> Result<Option<PathBuf>> {
+        if self.alone {
+            return Ok(None);
+        }
+        if let Some(path) = given {
+            let is_there = path.is_file();
+            let missing = || format!("there is no {}", path.display());
+            return is_there.then(|| Some(path.clone())).ok_or_else(|| missing().into());
+        }
+        let found = find(&self.peers, name);
+        if found.is_none() {
+            eprintln!("no {name}: left out (bench/compare installs it)");
+        }
+        Ok(found)
+    }
 }
 
 /// Measures (or reads what was measured), and shows it.
@@ -162,34 +204,8 @@ impl CompareArgs {
     }
 
     fn programs(&self) -> Result<Programs> {
-        let beside = std::env::current_exe()?.with_file_name("gapless");
-        let gapless = self.gapless.clone().unwrap_or(beside);
-        if !gapless.is_file() {
-            let path = gapless.display();
-            return Err(format!(
-                "there is no {path}: build it (cargo build --release -p gapless), \
-                 or name it (--gapless PATH)"
-            )
-            .into());
-        }
-        let peer = |given: &Option<PathBuf>, name: &str| -> Result<Option<PathBuf>> {
-            if self.alone {
-                return Ok(None);
-            }
-            if let Some(path) = given {
-                let is_there = path.is_file();
-                let missing = || format!("there is no {}", path.display());
-                return is_there.then(|| Some(path.clone())).ok_or_else(|| missing().into());
-            }
-            let found = find(&self.peers, name);
-            if found.is_none() {
-                eprintln!("no {name}: left out (bench/compare installs it)");
-            }
-            Ok(found)
-        };
-        let nats = peer(&self.nats_server, "nats-server")?;
-        let redis = peer(&self.redis_server, "redis-server")?;
-        Ok(Programs { gapless, nats, redis })
+        let redis = self.places.peer(&self.redis_server, "redis-server")?;
+        Ok(Programs { redis, ..self.places.programs()? })
     }
 }
 

@@ -67,6 +67,9 @@ enum Bench {
     Wire(WireArgs),
     /// Side by side with nats-server and redis-server: real servers, the same work on each.
     Compare(compare::CompareArgs),
+    /// A cluster of three nodes, beside one of three nats-servers. Needs the binary `gapless` of the
+    /// same profile.
+    Cluster(compare::cluster::ClusterArgs),
     /// Over HTTP, beside the native API of the same server.
     Http(HttpArgs),
     /// Working off a keyed group's backlog: rate, and CPU time of a message.
@@ -76,7 +79,7 @@ enum Bench {
     Jobs(JobsArgs),
     /// From PostgreSQL into topics, beside what PostgreSQL can do at best.
     Outbox(OutboxArgs),
-    /// Every bench but `outbox`, `compare`, `create`, `groups`, `http` and `jobs`.
+    /// Every bench but `outbox`, `cluster`, `compare`, `create`, `groups`, `http` and `jobs`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -350,6 +353,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         }
         Bench::Mixed(args) => mixed::run(dir, &args.options())?,
         Bench::Wire(args) => wire::run(dir, &args.options())?,
+        Bench::Cluster(args) => compare::cluster::run(args, dir)?,
         Bench::Http(args) => http::run(dir, &http::Options { seconds: args.seconds })?,
         Bench::Groups(args) => groups::run(dir, &args.options())?,
         Bench::Jobs(args) => jobs::run(dir, &args.options())?,
@@ -500,7 +504,7 @@ mod tests {
     fn every_bench_is_understood_by_its_defaults() {
         let benches = [
             "disk", "publish", "create", "follow", "history", "open", "memory", "mixed", "wire",
-            "compare", "http", "groups", "stalls", "all",
+            "compare", "cluster", "http", "groups", "stalls", "all",
         ];
         for bench in benches {
             assert!(Cli::try_parse_from(["gapless-bench", bench]).is_ok(), "{bench}");

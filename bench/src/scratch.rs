@@ -24,16 +24,17 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A fresh folder inside `parent`, or inside [`DEFAULT_PARENT`].
+    /// A fresh folder inside `parent`, or inside [`DEFAULT_PARENT`]. Its path is absolute: programs
+    /// that are measured run in folders of their own.
     ///
     /// # Errors
     ///
     /// When a folder cannot be made there; the message names it.
     pub fn fresh(parent: Option<&Path>) -> io::Result<Self> {
-        let parent = parent.unwrap_or(Path::new(DEFAULT_PARENT));
-        let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let parent = std::path::absolute(parent.unwrap_or(Path::new(DEFAULT_PARENT)))?;
+        let missing = |path: &&Path| !path.exists();
         let made_above = parent.ancestors().take_while(missing).map(Path::to_path_buf).collect();
-        fs::create_dir_all(parent).map_err(|error| named(parent, &error))?;
+        fs::create_dir_all(&parent).map_err(|error| named(&parent, &error))?;
         let process = std::process::id();
         for number in 0..NAMES_MAX {
             let path = parent.join(format!("scratch-{process}-{number}"));
@@ -94,6 +95,15 @@ mod tests {
         let error = Scratch::fresh(Some(&file)).unwrap_err();
         assert!(error.to_string().contains("gapless-scratch-file"), "{error}");
         fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_scratch_folder_is_found_from_every_working_directory() {
+        let parent = format!("gapless-scratch-relative-{}", std::process::id());
+        let scratch = Scratch::fresh(Some(Path::new(&parent))).unwrap();
+        assert!(scratch.path().is_absolute(), "{}", scratch.path().display());
+        drop(scratch);
+        assert!(!Path::new(&parent).exists());
     }
 
     #[test]

@@ -27,7 +27,7 @@ use gapless_core::{Durability, GroupSettings, Pattern, PublishOptions, TopicName
 use gapless_jobs::guard::Open;
 use gapless_jobs::leader::{Ask, Tell};
 use gapless_jobs::wire::{JobRequest, Status};
-use gapless_jobs::{ClientOptions, JobClient, Leader, LeaderOptions, Worker, session};
+use gapless_jobs::{Access, ClientOptions, JobClient, Leader, LeaderOptions, Worker, session};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -112,7 +112,7 @@ fn client(address: &str) -> Arc<JobClient> {
     Arc::new(JobClient::connect(ClientOptions {
         leaders: vec![address.to_owned()],
         client_id: "bench".to_owned(),
-        token: None,
+        access: Access::default(),
         cap: PARALLEL,
         policy: Policy::Home,
         grace: Duration::from_secs(10),

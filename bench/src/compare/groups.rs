@@ -78,7 +78,7 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
 
 fn fill(run: &Run<'_>, contender: &Contender) -> Result<Stage> {
     let stage = run.stage(contender)?;
-    let mut publisher = publisher(&stage, contender, MESSAGE_BYTES, TOPIC)?;
+    let mut publisher = publisher(stage.server.address(), contender, MESSAGE_BYTES, TOPIC)?;
     let most = FILL_IN_FLIGHT.min(publisher.ring.count());
     let window = Window { most, refill_at: most / 2 };
     publisher.flood(window, Bound { time: FILL_TIME, publishes: run.plan.grouped })?;

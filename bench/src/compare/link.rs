@@ -34,7 +34,7 @@ pub(super) struct Seen<'a> {
     pub(super) answers: u64,
     /// Messages that were delivered.
     pub(super) messages: u64,
-    /// Is handed each delivered message, or a batch of one: bytes that end with its body.
+    /// Is handed the body of each delivered message.
     pub(super) each: Option<Each<'a>>,
 }
 

@@ -6,6 +6,7 @@
 //! one that is furthest behind: so two threads suffice, and it never waits for what is not on
 //! its way.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -95,26 +96,41 @@ pub(super) fn deliver(
     (publishers, each): (usize, usize),
     time: Duration,
 ) -> Result<Measured> {
-    let system = contender.who.system();
+    let (system, address) = (contender.who.system(), stage.server.address());
     let topics: Vec<String> = (0..publishers).map(|number| format!("live.{number}")).collect();
-    let publishing = topics.iter().map(|topic| publisher(stage, contender, MESSAGE_BYTES, topic));
+    let publishing = topics.iter().map(|topic| publisher(address, contender, MESSAGE_BYTES, topic));
     let mut publishing = publishing.collect::<Result<Vec<_>>>()?;
     let mut following = Vec::new();
     for topic in topics.iter().flat_map(|topic| vec![topic; each]) {
-        let mut link = system.connect(stage.server.address())?;
-        system.follow(&mut link, topic)?;
-        following.push((link, 0));
+        following.push(follower(system, address, topic)?);
     }
-    let (gate, total) = (Gate::default(), AtomicU64::new(UNKNOWN));
     let meter = Meter::start(&stage.server)?;
-    let delivered = thread::scope(|scope| -> Result<u64> {
+    let delivered = flow(&mut publishing, following, time)?;
+    meter.rate(&stage.server, delivered)
+}
+
+/// A link that follows a topic.
+pub(super) fn follower(system: &dyn System, address: SocketAddr, topic: &str) -> Result<Link> {
+    let mut link = system.connect(address)?;
+    system.follow(&mut link, topic)?;
+    Ok(link)
+}
+
+/// As much as goes without loss; tells how many messages were delivered, when all were.
+pub(super) fn flow(
+    publishing: &mut [Publisher<'_>],
+    following: Vec<Link>,
+    time: Duration,
+) -> Result<u64> {
+    let mut following: Vec<(Link, u64)> = following.into_iter().map(|link| (link, 0)).collect();
+    let (gate, total) = (Gate::default(), AtomicU64::new(UNKNOWN));
+    thread::scope(|scope| {
         let reader = scope.spawn(|| read_all(&mut following, &gate, &total));
         // An error of the reader says more than that the publisher waits for it in vain.
-        let published = publish_all(&mut publishing, &gate, &total, time);
+        let published = publish_all(publishing, &gate, &total, time);
         let read = reader.join().unwrap_or_else(|_| Err("the reader panicked".into()))?;
         published.map(|()| read)
-    })?;
-    meter.rate(&stage.server, delivered)
+    })
 }
 
 /// Publishes a write's worth on each link in turn until time is over.
@@ -193,15 +209,14 @@ struct Talker<'a> {
 impl Talker<'_> {
     fn new(stage: &Stage, contender: &Contender, to: &str, from: &str) -> Result<Self> {
         let system: &dyn System = contender.who.system();
-        let mut publisher = publisher(stage, contender, MESSAGE_BYTES, to)?;
+        let address = stage.server.address();
+        let mut publisher = publisher(address, contender, MESSAGE_BYTES, to)?;
         system.create(&mut publisher.link, from, contender.store)?;
         let follower = if system.is_two_way() {
             system.follow(&mut publisher.link, from)?;
             None
         } else {
-            let mut link = system.connect(stage.server.address())?;
-            system.follow(&mut link, from)?;
-            Some(link)
+            Some(follower(system, address, from)?)
         };
         Ok(Self { publisher, follower })
     }

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::{
-    Durability, Message, Pattern, PublishOptions, RecordsBuilder, TopicName, TopicSettings,
+    BatchRef, Durability, Message, Pattern, PublishOptions, RecordsBuilder, TopicName,
+    TopicSettings,
 };
 use gapless_protocol::{
     Credit, Decoder, FRAME_HEAD_BYTES, Features, FrameLimit, Hello, Ids, Kind, Ping, Publish,
@@ -31,6 +32,9 @@ const RECORD_HEAD_BYTES: usize = 4;
 
 /// Batches of a frame that is made here to be read.
 const DELIVERIES_PER_FRAME: usize = 64;
+
+/// Subscriptions that are asked for before the first is answered.
+const SUBSCRIBES_AT_ONCE: usize = 256;
 
 /// gapless, as `gapless serve` runs it.
 pub(super) struct Native;
@@ -66,11 +70,30 @@ impl System for Native {
     }
 
     fn follow(&self, link: &mut Link, topic: &str) -> Result<()> {
-        subscribe(link, topic, StartFrom::Now)
+        subscribed(link, topic, StartFrom::Now)
+    }
+
+    fn follow_many(&self, link: &mut Link, topics: &[String]) -> Result<()> {
+        for some in topics.chunks(SUBSCRIBES_AT_ONCE) {
+            let mut out = Vec::new();
+            for topic in some {
+                out.extend(encode(subscribe(topic, StartFrom::Now)?, 1)?);
+            }
+            link.send(&out)?;
+            let mut made = 0;
+            while made < some.len() {
+                match answer(link)? {
+                    Verb::Subscribed(_) => made += 1,
+                    Verb::RecoveryComplete(_) | Verb::RecoveryResponse(_) => {}
+                    other => return Err(format!("not subscribed but {other:?}").into()),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn replay(&self, link: &mut Link, topic: &str) -> Result<()> {
-        subscribe(link, topic, StartFrom::Beginning)
+        subscribed(link, topic, StartFrom::Beginning)
     }
 
     fn stored(&self, link: &mut Link, topic: &str) -> Result<u64> {
@@ -148,14 +171,18 @@ fn durability(store: Store) -> Option<Durability> {
     }
 }
 
-fn subscribe(link: &mut Link, topic: &str, from: StartFrom) -> Result<()> {
-    let subscribe = Subscribe {
+fn subscribe(topic: &str, from: StartFrom) -> Result<Subscribe> {
+    Ok(Subscribe {
         pattern: Pattern::literal(&TopicName::parse(topic)?),
         credit_messages: CREDIT_MESSAGES,
         credit_bytes: CREDIT_BYTES,
         from,
-    };
-    match ask(link, subscribe)? {
+        identity: None,
+    })
+}
+
+fn subscribed(link: &mut Link, topic: &str, from: StartFrom) -> Result<()> {
+    match ask(link, subscribe(topic, from)?)? {
         Verb::Subscribed(made) => {
             link.dialect =
                 Box::new(Frames { subscription: made.subscription, ..Frames::default() });
@@ -174,6 +201,11 @@ fn encode(verb: impl Into<Verb>, number: u128) -> Result<Vec<u8>> {
 /// Asks and takes the next frame for the answer.
 pub(super) fn ask(link: &mut Link, verb: impl Into<Verb>) -> Result<Verb> {
     link.send(&encode(verb, 1)?)?;
+    answer(link)
+}
+
+/// The next frame.
+fn answer(link: &mut Link) -> Result<Verb> {
     link.parse(|bytes| match frames::Seen::first(bytes) {
         Some(frame) => Ok(Some((frame.bytes.len(), decode(frame)?))),
         None => Ok(None),
@@ -221,7 +253,8 @@ impl Dialect for Frames {
             } else if frame.is(Kind::Messages) {
                 let came = delivered(frame, |batch| {
                     if let Some(each) = &mut seen.each {
-                        each(batch);
+                        let records = BatchRef::all(batch).flat_map(|batch| batch.records());
+                        records.for_each(|record| each(record.body.unwrap_or_default()));
                     }
                 });
                 let came = came.ok_or("messages that cannot be understood")?;
@@ -244,5 +277,33 @@ impl Dialect for Frames {
         let credit = Credit { subscription: self.subscription, messages, bytes };
         out.extend(encode(credit, 0).expect("a credit is smaller than any frame may be"));
         (self.used_messages, self.used_bytes) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless_core::{EntryHeader, EntryKind};
+
+    use super::*;
+
+    #[test]
+    fn each_message_of_a_long_batch_is_handed_out_with_its_body() {
+        let mut records = RecordsBuilder::default();
+        let bodies: Vec<Vec<u8>> = (0..200).map(|number| vec![number; 128]).collect();
+        for body in &bodies {
+            records.push(&Message::new(body.clone())).unwrap();
+        }
+        let records = records.finish();
+        let (flags, count) = (records.flags, records.count);
+        let header =
+            EntryHeader { flags, count, span: count, ..EntryHeader::new(EntryKind::Batch) };
+        let mut batch = Vec::new();
+        header.put(&mut batch, &records.bytes, 0, |_| 0);
+        let mut frame = frames::empty(Kind::Messages, 32 + batch.len());
+        frame[FRAME_HEAD_BYTES + 32..].copy_from_slice(&batch);
+        let mut came = Vec::new();
+        let mut each = |body: &[u8]| came.push(body.to_vec());
+        let taken = Frames::default().take(&frame, &mut Seen::with(&mut each)).unwrap();
+        assert_eq!((taken, came), (frame.len(), bodies));
     }
 }

@@ -57,6 +57,13 @@ impl System for Nats {
         self.barrier(link)
     }
 
+    fn follow_many(&self, link: &mut Link, topics: &[String]) -> Result<()> {
+        let subscribe = |(number, topic)| format!("SUB {topic} {}\r\n", number + 2);
+        let all: String = topics.iter().enumerate().map(subscribe).collect();
+        link.send(all.as_bytes())?;
+        self.barrier(link)
+    }
+
     /// By a push consumer without acks: the fastest way this server has. Its answer is not
     /// waited for, since messages may come before it.
     fn replay(&self, link: &mut Link, topic: &str) -> Result<()> {

@@ -1,8 +1,10 @@
 //! Publishing: to nobody without waiting, and into a store with acks.
 
+use std::net::SocketAddr;
+
 use super::load::{Bound, Publisher, Window};
 use super::report::{Counts, Measured};
-use super::run::{Meter, Run, Stage};
+use super::run::{Meter, Run};
 use super::stats::per_mille;
 use super::systems::{Contender, Store, To, ring};
 use crate::benches::size_name;
@@ -32,7 +34,7 @@ pub(super) fn unheard(run: &mut Run<'_>) -> Result<()> {
             Contender::all(Store::Live, Some(BATCH)),
             |run, contender| {
                 let stage = run.stage(contender)?;
-                let mut publisher = publisher(&stage, contender, size, TOPIC)?;
+                let mut publisher = publisher(stage.server.address(), contender, size, TOPIC)?;
                 let window = Window::wide(&publisher.ring);
                 let meter = Meter::start(&stage.server)?;
                 let sent = publisher.flood(window, Bound::time(run.plan.time))?;
@@ -61,7 +63,7 @@ fn one_at_a_time(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
     let rounds = run.plan.rounds;
     run.alternate((&what, rounds), Contender::all_and_awake(store), |run, contender| {
         let stage = run.stage(contender)?;
-        let mut publisher = publisher(&stage, contender, size, TOPIC)?;
+        let mut publisher = publisher(stage.server.address(), contender, size, TOPIC)?;
         let meter = Meter::start(&stage.server)?;
         let mut micros = publisher.one_at_a_time(run.plan.time)?;
         let count = micros.len() as u64;
@@ -82,7 +84,7 @@ fn in_flight(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
     let rounds = run.plan.rounds;
     run.alternate((&title, rounds), Contender::all(store, Some(BATCH)), |run, contender| {
         let stage = run.stage(contender)?;
-        let mut publisher = publisher(&stage, contender, size, TOPIC)?;
+        let mut publisher = publisher(stage.server.address(), contender, size, TOPIC)?;
         let window = Window::exactly((IN_FLIGHT / contender.batch).max(1));
         let meter = Meter::start(&stage.server)?;
         let sent = publisher.flood(window, Bound::time(run.plan.time))?;
@@ -94,13 +96,13 @@ fn in_flight(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
 
 /// A publisher on a topic of the contender's kind, which it makes.
 pub(super) fn publisher(
-    stage: &Stage,
+    address: SocketAddr,
     contender: &Contender,
     size: usize,
     topic: &str,
 ) -> Result<Publisher<'static>> {
     let (system, store) = (contender.who.system(), contender.store);
-    let mut link = system.connect(stage.server.address())?;
+    let mut link = system.connect(address)?;
     system.create(&mut link, topic, store)?;
     let most = RING_BYTES / (size * contender.batch);
     let count = most.clamp(2, RING).max(IN_FLIGHT / contender.batch);

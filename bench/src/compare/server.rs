@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const LOG_LINES_SHOWN: usize = 8;
 
 /// More connections than any work opens.
-const CONNECTIONS_MAX: usize = 60_000;
+pub(super) const CONNECTIONS_MAX: usize = 60_000;
 
 /// How long processors are kept awake after a message, where they are.
 const AWAKE_US: u32 = 1000;
@@ -57,6 +57,7 @@ pub(super) struct Server {
     child: Arc<Mutex<Child>>,
     process: u32,
     address: SocketAddr,
+    http: Option<SocketAddr>,
     folder: PathBuf,
     who: Who,
 }
@@ -68,7 +69,7 @@ impl Server {
         let program = programs.of(who).ok_or("a program that is not there")?;
         fs::create_dir_all(folder)?;
         let pair = tls.then(|| Pair::make(folder)).transpose()?;
-        let (mut command, ready) = match who {
+        let (command, ready) = match who {
             Who::Gapless => (gapless(program, folder, awake, pair.as_ref()), Ready::Line),
             Who::Nats => (nats(program, folder, store, pair.as_ref())?, Ready::PortsFile),
             Who::Redis => {
@@ -76,6 +77,20 @@ impl Server {
                 (redis(program, folder, store, address), Ready::Port(address))
             }
         };
+        let server = Self::launch(who, command, ready, folder)?;
+        if let Some(pair) = pair {
+            pair.trust(server.address);
+        }
+        Ok(server)
+    }
+
+    /// Starts a program of this kind, and waits until it is ready.
+    pub(super) fn launch(
+        who: Who,
+        mut command: Command,
+        ready: Ready,
+        folder: &Path,
+    ) -> Result<Self> {
         let log = File::options().create(true).append(true).open(folder.join("server.log"))?;
         command.stdin(Stdio::null()).stderr(log.try_clone()?);
         match ready {
@@ -83,18 +98,22 @@ impl Server {
             Ready::PortsFile | Ready::Port(_) => command.stdout(log),
         };
         let (child, process, out) = children().spawn(&mut command)?;
-        let mut server = Self { child, process, address: UNKNOWN, folder: folder.to_owned(), who };
-        server.address = server.wait_until(ready, out).map_err(|error| {
+        let folder = folder.to_owned();
+        let mut server = Self { child, process, address: UNKNOWN, http: None, folder, who };
+        let addresses = server.wait_until(ready, out).map_err(|error| {
             format!("{} did not start: {error}{}", who.name(), server.log_end())
         })?;
-        if let Some(pair) = pair {
-            pair.trust(server.address);
-        }
+        (server.address, server.http) = addresses;
         Ok(server)
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it shows how it stands.
+    pub(super) fn http(&self) -> Result<SocketAddr> {
+        self.http.ok_or_else(|| format!("{} has no HTTP", self.who.name()).into())
     }
 
     pub(super) fn cpu_time(&self) -> Result<Duration> {
@@ -111,10 +130,7 @@ impl Server {
 
     /// Asks it to end, and waits for that.
     pub(super) fn end(self) -> Result<()> {
-        let process = self.process.to_string();
-        if !Command::new("kill").args(["-TERM", &process]).status()?.success() {
-            return Err(format!("{} cannot be asked to end", self.who.name()).into());
-        }
+        self.signal("TERM")?;
         let deadline = Instant::now() + WAIT_MAX;
         while lock(&self.child).try_wait()?.is_none() {
             if Instant::now() > deadline {
@@ -125,21 +141,32 @@ impl Server {
         Ok(())
     }
 
-    fn wait_until(&self, ready: Ready, out: Option<ChildStdout>) -> Result<SocketAddr> {
+    /// Sends a signal to its process.
+    pub(super) fn signal(&self, signal: &str) -> Result<()> {
+        let process = self.process.to_string();
+        let sent = Command::new("kill").args([&format!("-{signal}"), &process]).status()?;
+        if sent.success() {
+            return Ok(());
+        }
+        Err(format!("{} cannot be sent {signal}", self.who.name()).into())
+    }
+
+    fn wait_until(&self, ready: Ready, out: Option<ChildStdout>) -> Result<Addresses> {
         match ready {
             Ready::Line => {
                 let mut line = String::new();
                 BufReader::new(out.ok_or("no output")?).read_line(&mut line)?;
                 let line: serde_json::Value = serde_json::from_str(&line)?;
-                Ok(line["native"].as_str().ok_or("it tells no address")?.parse()?)
+                let native = line["native"].as_str().ok_or("it tells no address")?.parse()?;
+                Ok((native, line["http"].as_str().and_then(of_url)))
             }
             Ready::PortsFile => {
                 let path = self.folder.join(format!("nats-server_{}.ports", self.process));
-                self.look(|| Ok(fs::read(&path).ok().and_then(|text| nats_address(&text))))
+                self.look(|| Ok(fs::read(&path).ok().and_then(|text| nats_addresses(&text))))
             }
             Ready::Port(address) => self.look(|| {
                 let link = Who::Redis.system().connect(address);
-                Ok(link.ok().map(|_| address))
+                Ok(link.ok().map(|_| (address, None)))
             }),
         }
     }
@@ -181,9 +208,12 @@ impl Drop for Server {
 
 const UNKNOWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
+/// Where it is spoken to, and where it shows how it stands.
+type Addresses = (SocketAddr, Option<SocketAddr>);
+
 /// How a server tells that it is ready.
 #[derive(Clone, Copy)]
-enum Ready {
+pub(super) enum Ready {
     /// By a line of JSON.
     Line,
     /// By a file with its ports.
@@ -192,7 +222,7 @@ enum Ready {
     Port(SocketAddr),
 }
 
-fn gapless(program: &Path, folder: &Path, awake: bool, tls: Option<&Pair>) -> Command {
+pub(super) fn gapless(program: &Path, folder: &Path, awake: bool, tls: Option<&Pair>) -> Command {
     let mut command = Command::new(program);
     command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
     command.arg("--set").arg(format!("native.connections_max={CONNECTIONS_MAX}"));
@@ -242,13 +272,19 @@ fn redis(program: &Path, folder: &Path, store: Store, address: SocketAddr) -> Co
 }
 
 /// A port that was free a moment ago.
-fn free_address() -> Result<SocketAddr> {
+pub(super) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-fn nats_address(ports: &[u8]) -> Option<SocketAddr> {
+fn nats_addresses(ports: &[u8]) -> Option<Addresses> {
     let ports: serde_json::Value = serde_json::from_slice(ports).ok()?;
-    ports["nats"][0].as_str()?.split_once("://")?.1.parse().ok()
+    let address = |name: &str| ports[name][0].as_str().and_then(of_url);
+    Some((address("nats")?, address("monitoring")))
+}
+
+/// The address in a URL that has nothing else.
+fn of_url(url: &str) -> Option<SocketAddr> {
+    url.split_once("://")?.1.trim_end_matches('/').parse().ok()
 }
 
 /// All processes that were started and not ended.
@@ -358,8 +394,8 @@ mod tests {
     #[test]
     fn the_address_is_found_in_the_ports_file() {
         let ports = br#"{"nats": ["nats://127.0.0.1:41231"], "monitoring": []}"#;
-        assert_eq!(nats_address(ports), Some("127.0.0.1:41231".parse().unwrap()));
-        assert_eq!(nats_address(b"{\"nats\": ["), None);
+        assert_eq!(nats_addresses(ports), Some(("127.0.0.1:41231".parse().unwrap(), None)));
+        assert_eq!(nats_addresses(b"{\"nats\": ["), None);
     }
 
     #[test]

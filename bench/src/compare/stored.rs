@@ -9,17 +9,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::link::Seen;
-use super::live::MESSAGE_BYTES;
+use super::live::{MESSAGE_BYTES, follower};
 use super::load::{Bound, Window};
+use super::paced::paced;
 use super::publish::{BATCH, publisher};
 use super::report::{Counts, Measured};
 use super::run::{Meter, Run, Stage};
 use super::server::{Server, check_interrupt};
 use super::stats::per_mille;
-use super::systems::{Contender, Part, Store, To};
-use crate::benches::pace::rest_until;
+use super::systems::{Contender, Store};
 use crate::benches::size_name;
-use crate::benches::store::{Result, message};
+use crate::benches::store::Result;
 
 const HISTORY: &str = "history";
 const LIVE: &str = "live";
@@ -32,10 +32,6 @@ const FILL_IN_FLIGHT: usize = 1024;
 
 /// Live messages per second beside readers of history.
 const PACE_PER_SECOND: u32 = 1000;
-
-/// How much before it is due the publisher wakes up, to be on time: more than the system's
-/// timers and a wake-up take together.
-const EARLY: Duration = Duration::from_micros(200);
 
 /// A store that was filled, and who serves it.
 struct Filled {
@@ -80,7 +76,7 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
 fn fill(run: &mut Run<'_>, contender: Contender) -> Result<Filled> {
     run.tell(&format!("filling {}", contender.name()));
     let stage = run.stage(&contender)?;
-    let mut publisher = publisher(&stage, &contender, MESSAGE_BYTES, HISTORY)?;
+    let mut publisher = publisher(stage.server.address(), &contender, MESSAGE_BYTES, HISTORY)?;
     let in_flight = (FILL_IN_FLIGHT / contender.batch).min(publisher.ring.count());
     let window = Window { most: in_flight, refill_at: in_flight / 2 };
     let publishes = run.plan.stored.div_ceil(contender.batch as u64);
@@ -114,13 +110,13 @@ fn catch_up(run: &mut Run<'_>, filled: &Filled, count: &str) -> Result<()> {
 fn beside_history(run: &mut Run<'_>, filled: &Filled) -> Result<()> {
     check_interrupt()?;
     let Filled { contender, stage } = filled;
-    let alone = paced(stage, contender, run.plan.time)?;
+    let alone = paced_alone(stage, contender, run.plan.time)?;
     let read = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let meter = Meter::start(&stage.server)?;
     let beside = thread::scope(|scope| {
         let reader = scope.spawn(|| read_history(run.plan.stored, filled, &read, &stop));
-        let beside = paced(stage, contender, run.plan.time * 2);
+        let beside = paced_alone(stage, contender, run.plan.time * 2);
         stop.store(true, Ordering::Release);
         reader.join().unwrap_or_else(|_| Err("the reader panicked".into()))?;
         beside
@@ -156,56 +152,13 @@ fn read_history(stored: u64, filled: &Filled, read: &AtomicU64, stop: &AtomicBoo
     Ok(())
 }
 
-/// Publishes to a live topic at a pace; tells how many microseconds after it was due each
-/// message came, sorted. A publisher that is held up makes its messages late: it hides nothing.
-fn paced(stage: &Stage, contender: &Contender, time: Duration) -> Result<Vec<f64>> {
-    let (system, store) = (contender.who.system(), Store::Live);
-    let address = stage.server.address();
+/// A live topic at a pace, on the same server.
+fn paced_alone(stage: &Stage, contender: &Contender, time: Duration) -> Result<Vec<f64>> {
+    let (system, address) = (contender.who.system(), stage.server.address());
     let mut publisher = system.connect(address)?;
-    system.create(&mut publisher, LIVE, store)?;
-    let mut follower = system.connect(address)?;
-    system.follow(&mut follower, LIVE)?;
-    let interval = Duration::from_secs(1) / PACE_PER_SECOND;
-    let count = (time.as_secs_f64() * f64::from(PACE_PER_SECOND)).ceil() as u64;
-    let epoch = Instant::now();
-    thread::scope(|scope| {
-        let reader = scope.spawn(move || -> Result<Vec<f64>> {
-            let mut micros = Vec::new();
-            let mut each = |bytes: &[u8]| micros.extend(age_micros(bytes, epoch));
-            let mut seen = Seen::with(&mut each);
-            while seen.messages < count {
-                follower.receive(&mut seen)?;
-            }
-            micros.sort_unstable_by(f64::total_cmp);
-            Ok(micros)
-        });
-        let mut body = message(MESSAGE_BYTES).body.unwrap_or_default().to_vec();
-        let mut due = epoch + interval;
-        for _ in 0..count {
-            rest_until(due - EARLY);
-            while Instant::now() < due {
-                std::hint::spin_loop();
-            }
-            let nanos = u64::try_from((due - epoch).as_nanos()).unwrap_or(u64::MAX);
-            body[..8].copy_from_slice(&nanos.to_le_bytes());
-            let to = To { topic: LIVE, store };
-            let publish = system.publish(&publisher, to, &body, Part { number: 1, batch: 1 })?;
-            publisher.send(&publish)?;
-            if system.answers(store) {
-                publisher.answers(1)?;
-            }
-            due += interval;
-        }
-        reader.join().unwrap_or_else(|_| Err("the reader panicked".into()))
-    })
-}
-
-/// How long ago a message was due, which stands at the beginning of its body.
-fn age_micros(bytes: &[u8], epoch: Instant) -> Option<f64> {
-    let body = bytes.get(bytes.len().checked_sub(MESSAGE_BYTES)?..)?;
-    let (nanos, _) = body.split_first_chunk::<8>()?;
-    let due = Duration::from_nanos(u64::from_le_bytes(*nanos));
-    Some(epoch.elapsed().saturating_sub(due).as_secs_f64() * 1e6)
+    system.create(&mut publisher, LIVE, Store::Live)?;
+    let follower = follower(system, address, LIVE)?;
+    paced(system, &mut publisher, vec![follower], LIVE, (PACE_PER_SECOND, time))
 }
 
 /// Ends a server, as it should be ended or as a crash does it, and measures how long it takes
@@ -252,15 +205,6 @@ pub(super) fn count_name(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_message_tells_how_long_ago_it_was_due() {
-        let epoch = Instant::now() - Duration::from_secs(3);
-        let mut bytes = vec![9; 64 + MESSAGE_BYTES];
-        bytes[64..72].copy_from_slice(&1_000_000_000_u64.to_le_bytes());
-        assert!(age_micros(&bytes, epoch).unwrap() >= 2e6);
-        assert_eq!(age_micros(&bytes[..10], epoch), None);
-    }
 
     #[test]
     fn counts_are_told_in_words() {

@@ -78,6 +78,11 @@ pub(super) trait System: Sync {
     /// Gets what is published from now on.
     fn follow(&self, link: &mut Link, topic: &str) -> Result<()>;
 
+    /// The same of many topics on one link, on which nothing is read afterwards.
+    fn follow_many(&self, link: &mut Link, topics: &[String]) -> Result<()> {
+        topics.iter().try_for_each(|topic| self.follow(link, topic))
+    }
+
     /// Gets what is stored, from the beginning.
     fn replay(&self, link: &mut Link, topic: &str) -> Result<()>;
 

@@ -121,7 +121,7 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
     let publish = format!("TLS: publish without waiting, {}", size_name(size));
     run.alternate((&publish, rounds), contenders(), |run, contender| {
         let stage = run.stage(contender)?;
-        let mut publisher = publisher(&stage, contender, size, "bench")?;
+        let mut publisher = publisher(stage.server.address(), contender, size, "bench")?;
         let window = Window::wide(&publisher.ring);
         let meter = Meter::start(&stage.server)?;
         let sent = publisher.flood(window, Bound::time(time))?;

@@ -125,6 +125,7 @@ impl Client {
             credit_messages: CREDIT_MESSAGES,
             credit_bytes: CREDIT_BYTES,
             from,
+            identity: None,
         };
         match self.ask(&subscribe.into())? {
             Verb::Subscribed(made) => Ok(Follower {
