@@ -49,10 +49,10 @@ test("dead letters are shown and driven again by a button", async ({ server, pag
   assert.match(await first.textContent(), /groups\.jobs, seq 1, key k.*<b>one<\/b>.*cannot be <read>/);
   await shot("dead-letters");
 
-  await first.getByRole("button", { name: "Drive again" }).click();
-  await letters.getByText("1 letter driven again.").waitFor();
+  await first.getByRole("button", { name: "Redrive" }).click();
+  await letters.getByText("1 letter redriven.").waitFor();
   await until("two are left", async () => (await letters.locator("tr[data-seq]").count()) === 2);
-  await letters.getByRole("button", { name: "Drive all again" }).click();
+  await letters.getByRole("button", { name: "Redrive all" }).click();
   await letters.getByText("There are none.").waitFor();
   const again = await fetched(server, "jobs", "member=m");
   assert.ok(again.messages.some((message) => message.text === "<b>one</b>"));

@@ -61,6 +61,7 @@ export class Server {
       const said = JSON.parse(line);
       if (said.event === "ready") {
         this.native = said.native;
+        this.cluster = said.cluster?.address;
         this.port = Number(new URL(said.http).port);
         this.process.stdout.resume();
         return;

@@ -14,7 +14,7 @@ test("a topic is made, a message published, and it arrives", async ({ server, pa
   await page.getByLabel("Name").fill("browser.first");
   await page.getByLabel("Keep only the latest").check();
   await shot("new-topic");
-  await page.getByRole("button", { name: "Make it" }).click();
+  await page.getByRole("button", { name: "Create" }).click();
   await page.getByRole("heading", { name: "browser.first" }).waitFor();
 
   // What is published is shown as text, whatever it looks like.
@@ -42,7 +42,7 @@ test("a topic is made, a message published, and it arrives", async ({ server, pa
 test("errors are told in words", async ({ server, page }) => {
   await page.goto(`${server.url}/#/topics?new=1`);
   await page.getByLabel("Name").fill("no..name");
-  await page.getByRole("button", { name: "Make it" }).click();
+  await page.getByRole("button", { name: "Create" }).click();
   await page.locator("dialog .notice", { hasText: "no..name" }).waitFor();
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.goto(`${server.url}/#/topic/not.there`);
@@ -83,7 +83,7 @@ test("what is gone is shown as a gap", async ({ server, page, shot }) => {
   await server.ask("POST", "/v1/topics/browser.gap/purge?below=6");
   await page.goto(`${server.url}/#/topic/browser.gap`);
   await page.locator(".messages li[data-seq='9']").waitFor();
-  await page.getByLabel("Begin with").selectOption("seq");
+  await page.getByLabel("Start at").selectOption("seq");
   await page.getByLabel("First seq").fill("2");
   await page.getByLabel("First seq").press("Enter");
   await page.locator("[data-notice=gap]").waitFor();
