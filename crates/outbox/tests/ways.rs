@@ -206,7 +206,7 @@ async fn what_is_wrong_with_a_server_is_said_in_words() {
     let told = refused.expect_err("it is read-only");
     assert!(matches!(told, OutboxError::ReadOnly { .. }), "{told}");
     let nowhere = Database::parse("host=/nowhere dbname=x user=y").expect("a connection string");
-    let told = status(&nowhere).await.expect_err("nobody is there").to_string();
+    let told = status(&nowhere).await.expect_err("no server is there").to_string();
     assert!(told.contains("/nowhere"), "{told}");
     let other = server.dsn().replace("dbname=postgres", "dbname=missing");
     let told = status(&Database::parse(&other).expect("good")).await.expect_err("no database");
