@@ -339,9 +339,11 @@ impl Inner {
 }
 
 impl Broker {
-    /// How many reports are not complete.
+    /// How many reports wait for a subscriber or the cluster.
     pub fn open_reports(&self) -> usize {
-        lock(&self.inner.reports.open).by_id.len()
+        let open: Vec<_> = lock(&self.inner.reports.open).by_id.values().map(Arc::clone).collect();
+        // One that is not sealed has not found its subscribers yet.
+        open.iter().filter(|report| lock(&report.state).sealed).count()
     }
 
     /// The cluster's part of a report: what became of the publish on other nodes and for named
