@@ -31,19 +31,19 @@ const MAY_SLEEP: &[Exception] = &[
         reason: "pauses when the system refuses connections",
     },
     Exception {
-        path: "crates/server/src/http/server.rs",
+        path: "crates/server/src/http/listener/server.rs",
         reason: "pauses when the system refuses connections",
     },
     Exception {
-        path: "crates/server/src/http/body.rs",
+        path: "crates/server/src/http/listener/body.rs",
         reason: "the timer of a body that has to arrive",
     },
     Exception {
-        path: "crates/server/src/http/authorization.rs",
+        path: "crates/server/src/http/access/authorization.rs",
         reason: "answers to failed proofs wait",
     },
     Exception {
-        path: "crates/server/src/http/wire.rs",
+        path: "crates/server/src/http/listener/wire.rs",
         reason: "the timer of a peer that takes nothing",
     },
     Exception {
@@ -93,8 +93,14 @@ const MAY_READ_CLOCK: &[Exception] = &[
         path: "crates/server/src/native/connection.rs",
         reason: "the deadlines of a connection",
     },
-    Exception { path: "crates/server/src/http/wire.rs", reason: "since when a peer takes nothing" },
-    Exception { path: "crates/server/src/http/http2.rs", reason: "since when an answer waits" },
+    Exception {
+        path: "crates/server/src/http/listener/wire.rs",
+        reason: "since when a peer takes nothing",
+    },
+    Exception {
+        path: "crates/server/src/http/listener/http2.rs",
+        reason: "since when an answer waits",
+    },
     Exception { path: "crates/gapless/src/tls.rs", reason: "when a certificate is warned about" },
     Exception {
         path: "crates/gapless/src/cmd/init.rs",
@@ -134,9 +140,15 @@ const MAY_BLOCK_ON: &[Exception] = &[
 /// Files that may search segments in the thread they run in.
 const MAY_SEARCH_SEGMENTS: &[Exception] = &[
     Exception { path: "crates/journal/src/", reason: "the searches themselves" },
-    Exception { path: "crates/broker/src/lookup.rs", reason: "called where waiting does no harm" },
-    Exception { path: "crates/broker/src/retention.rs", reason: "the keeper's" },
-    Exception { path: "crates/broker/src/commit.rs", reason: "for a publish that names a key" },
+    Exception {
+        path: "crates/broker/src/read/lookup.rs",
+        reason: "called where waiting does no harm",
+    },
+    Exception { path: "crates/broker/src/keep/retention.rs", reason: "the keeper's" },
+    Exception {
+        path: "crates/broker/src/publish/commit.rs",
+        reason: "for a publish that names a key",
+    },
 ];
 
 /// What searches segments in the thread that calls it.
@@ -453,7 +465,7 @@ mod tests {
 
     #[test]
     fn polls_neither_block_on_futures_nor_search_segments() {
-        let path = "crates/broker/src/follow_topic.rs";
+        let path = "crates/broker/src/read/follow_topic.rs";
         for (text, rule) in [
             ("use crate::blocking::block_on;", "block"),
             ("let read = block_on(pending)?;", "block"),
@@ -463,7 +475,7 @@ mod tests {
             assert_eq!(broken_below_header(path, text), [(rule, 2)], "{text}");
         }
         let text = "let newest = self.journal.latest_of_key(id, hash)?;";
-        assert_eq!(broken_below_header("crates/broker/src/lookup.rs", text), []);
+        assert_eq!(broken_below_header("crates/broker/src/read/lookup.rs", text), []);
         let text = "let newest = inner.latest_of_key(&cell, key)?; // block_on";
         assert_eq!(broken_below_header(path, text), []);
         let text = "#[cfg(test)]\nmod tests { fn f() { block_on(a) } }";

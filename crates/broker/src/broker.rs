@@ -19,22 +19,22 @@ use gapless_journal::{
 };
 
 use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
-use crate::counts::Gone;
 use crate::error::{BrokerOpenError, CloseError, TopicError, unconfirmed};
-use crate::groups::Groups;
-use crate::keeper;
+use crate::figures::counts::Gone;
+use crate::figures::metrics::Metrics;
+use crate::group::groups::Groups;
+use crate::keep::keeper;
+use crate::keep::recover::{Cells, Recovering, put_cell};
+use crate::keep::turns::Turns;
 use crate::limits::Limits;
-use crate::live_topic::{LiveTopic, lock};
-use crate::metrics::Metrics;
-use crate::named::Sessions;
-use crate::recover::{Cells, Recovering, put_cell};
-use crate::recovery_memory::RecoveryMemory;
-use crate::report::Reports;
-use crate::router::Router;
-use crate::spread::Spread;
-use crate::subscription::{Shared, SubscriberInfo};
-use crate::topics::Topics;
-use crate::turns::Turns;
+use crate::read::recovery_memory::RecoveryMemory;
+use crate::read::subscription::{Shared, SubscriberInfo};
+use crate::topic::live_topic::{LiveTopic, lock};
+use crate::topic::topics::Topics;
+use crate::volatile::named::Sessions;
+use crate::volatile::report::Reports;
+use crate::volatile::router::Router;
+use crate::volatile::spread::Spread;
 
 /// How a broker is opened.
 #[derive(Clone)]

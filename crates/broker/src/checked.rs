@@ -7,7 +7,7 @@
 use gapless_core::{Group, Topic};
 
 use crate::broker::Broker;
-use crate::subscription::Subscription;
+use crate::read::subscription::Subscription;
 
 /// Ids that a topic remembers, or messages that a group has open: with more than these, a check
 /// after every step would make a debug build take quadratic time.

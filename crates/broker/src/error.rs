@@ -1,6 +1,6 @@
 //! What can go wrong at the broker's handle, one type per operation.
 
-use crate::spread::NamedRefused;
+use crate::volatile::spread::NamedRefused;
 use gapless_core::cluster::NodeName;
 use gapless_core::{
     GroupSettingsError, NameError, Pattern, PatternError, PubSubError, RejectReason, Seq,

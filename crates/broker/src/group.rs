@@ -8,6 +8,15 @@
 //! one at a time, each waking the next while something is left. A member whose window is full waits
 //! for its own acks only.
 
+pub(crate) mod admin;
+pub(crate) mod dead_letters;
+pub(crate) mod groups;
+pub(crate) mod info;
+pub(crate) mod member;
+pub(crate) mod read_ahead;
+pub(crate) mod reread;
+pub(crate) mod unread;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -23,14 +32,14 @@ use gapless_journal::{Append, Ticket};
 
 use crate::broker::Inner;
 use crate::checked::after_group_step;
-use crate::dead_letters::Redriving;
-use crate::delivery::Delivery;
 use crate::error::{FollowError, GroupError, begin_error};
-use crate::live_topic::{headers, lock};
-use crate::read_ahead::{KeyHash, ReadAhead};
-use crate::reread::Rereading;
-use crate::subscription::{Follower, From, Shared};
-use crate::unread::Unread;
+use crate::group::dead_letters::Redriving;
+use crate::group::read_ahead::{KeyHash, ReadAhead};
+use crate::group::reread::Rereading;
+use crate::group::unread::Unread;
+use crate::read::delivery::Delivery;
+use crate::read::subscription::{Follower, From, Shared};
+use crate::topic::live_topic::{headers, lock};
 
 /// Notices that wait for one member, at most; older ones go.
 const NOTICES_MAX: usize = 16;

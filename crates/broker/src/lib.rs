@@ -27,76 +27,44 @@
 //!
 //! Everything is synchronous inside; what waits is a future of no particular runtime.
 
-mod admin;
 mod blocking;
 mod broker;
 mod checked;
 mod clock;
-mod commit;
-mod counts;
-mod dead_letters;
-mod delayed;
-mod delivery;
 mod error;
-mod events;
-mod follow_pattern;
-mod follow_topic;
+mod figures;
 mod group;
-mod group_admin;
-mod group_info;
-mod groups;
-mod keeper;
-mod keys;
+mod keep;
 mod limits;
-mod live_topic;
-mod lookup;
-mod member;
-mod metrics;
-mod named;
-mod offer;
 mod publish;
-mod read_ahead;
-mod rebuild;
-mod recover;
-mod recovery_memory;
-mod report;
-mod reread;
-mod retention;
-mod router;
-mod slices;
-mod spread;
-mod subscribe;
-mod subscription;
+mod read;
 mod subsystem;
-mod timers;
-mod topics;
-mod turns;
-mod unread;
+mod topic;
 mod volatile;
 
-pub use admin::{CreatingTopic, TopicPlace};
 pub use blocking::block_on;
 pub use broker::{Broker, BrokerOptions, BrokerState};
 pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
-pub use counts::{DeliveryCounts, TopicCounts};
-pub use dead_letters::{LETTERS_MAX, Redriven};
-pub use delivery::{Delivery, Messages};
 pub use error::{
     BrokerOpenError, CloseError, FollowError, GroupError, MemberError, SubscribeError, TopicError,
 };
+pub use figures::counts::{DeliveryCounts, TopicCounts};
+pub use figures::metrics::ACK_SECONDS_BUCKETS;
 pub use gapless_core::{DeadLetter, GroupTotals, LetterFilter, Token, TokenError};
 pub use gapless_core::{
     Delivered, DeliveredRef, GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo,
 };
 pub use gapless_journal::{FlushTimes, JournalOptions, JournalStats, Opened, ReadError, checksum};
-pub use group_admin::Join;
+pub use group::admin::Join;
+pub use group::dead_letters::{LETTERS_MAX, Redriven};
+pub use group::member::{AckOutcome, Acking, Extended, Handed, Leased, Member, MemberHandle};
+pub use keep::rebuild::{Recovered, rebuild};
+pub use keep::recover::rehearse;
 pub use limits::Limits;
-pub use member::{AckOutcome, Acking, Extended, Handed, Leased, Member, MemberHandle};
-pub use metrics::ACK_SECONDS_BUCKETS;
 pub use publish::{Atomic, Publishing};
-pub use rebuild::{Recovered, rebuild};
-pub use recover::rehearse;
-pub use report::Reporting;
-pub use spread::{Incoming, NamedRefused, Spread, SpreadIsSet, Unseen};
-pub use subscription::{From, SubscriberInfo, SubscriberState, Subscription};
+pub use read::delivery::{Delivery, Messages};
+pub use read::subscription::{From, SubscriberInfo, SubscriberState, Subscription};
 pub use subsystem::Subsystem;
+pub use topic::admin::{CreatingTopic, TopicPlace};
+pub use volatile::report::Reporting;
+pub use volatile::spread::{Incoming, NamedRefused, Spread, SpreadIsSet, Unseen};

@@ -5,6 +5,10 @@
 //! Several topics, cells and delayed messages can share that one place: they are there together
 //! after a crash or not at all.
 
+pub(crate) mod commit;
+pub(crate) mod delayed;
+pub(crate) mod offer;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,13 +24,13 @@ use gapless_journal::Ticket;
 
 use crate::broker::Broker;
 use crate::clock::Clock;
-use crate::commit::Prepared;
 use crate::error::unconfirmed;
 use crate::group::GroupCell;
-use crate::live_topic::LiveTopic;
-use crate::member::MemberHandle;
-use crate::offer::Acks;
-use crate::report::Reporting;
+use crate::group::member::MemberHandle;
+use crate::publish::commit::Prepared;
+use crate::publish::offer::Acks;
+use crate::topic::live_topic::LiveTopic;
+use crate::volatile::report::Reporting;
 
 /// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
 /// accepted or refused already; what is left is that it becomes durable. Dropping it does

@@ -1,6 +1,11 @@
 //! Publishing into memory: volatile topics, which keep a little, and volatile subjects,
 //! which need no creation and keep nothing.
 
+pub(crate) mod named;
+pub(crate) mod report;
+pub(crate) mod router;
+pub(crate) mod spread;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -14,11 +19,11 @@ use gapless_core::{
 use gapless_journal::Lsn;
 
 use crate::broker::Inner;
-use crate::commit::{key_trouble, loose_batch};
-use crate::live_topic::{LiveTopic, LiveTopicState};
-use crate::offer::{Acks, Numbers, offer, preview};
 use crate::publish::Publishing;
-use crate::report::{Receipt, Report, Reporting};
+use crate::publish::commit::{key_trouble, loose_batch};
+use crate::publish::offer::{Acks, Numbers, offer, preview};
+use crate::topic::live_topic::{LiveTopic, LiveTopicState};
+use crate::volatile::report::{Receipt, Report, Reporting};
 
 /// A publish that was taken, and whether the cluster has a part in its report.
 type Reported = (Publishing, bool);

@@ -3,6 +3,7 @@
 //! The same paths answer both: a request to upgrade gets a WebSocket. Closing the stream
 //! unsubscribes (C1). What is sent is in `events`, how it looks in `sse` and `websocket`.
 
+pub(crate) mod event_stream;
 mod events;
 mod sse;
 pub(crate) mod start;
@@ -24,14 +25,14 @@ use gapless_core::rights::Right;
 use gapless_core::{Pattern, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 
-use crate::http::event_stream::{KeepAlive, event_stream, stream_permit};
+use crate::http::follow::event_stream::{KeepAlive, event_stream, stream_permit};
 use crate::http::follow::events::Events;
 use crate::http::follow::sse::{Format, SseFeed};
 use crate::http::follow::upgrade::Upgrade;
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::{Peer, Shared, blocking};
+use crate::http::listener::server::{Peer, Shared, blocking};
 use crate::http::topics::pattern_of;
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
 
 /// The longest time between two comments that keep a stream alive, in seconds.
 const KEEP_ALIVE_SECS_MAX: u64 = 3600;

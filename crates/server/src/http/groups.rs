@@ -23,12 +23,12 @@ use gapless_core::{GroupStart, Position, TopicName};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::http::body::Json;
 use crate::http::follow::start;
-use crate::http::params::{Params, number_of};
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::listener::body::Json;
+use crate::http::listener::server::{Shared, blocking};
 use crate::http::topics::{TopicPath, pattern_of, topic_name};
+use crate::http::values::params::{Params, number_of};
+use crate::http::values::problem::Problem;
 use crate::json as shown;
 
 pub(crate) use members::{Members, sweep};

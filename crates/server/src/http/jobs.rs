@@ -28,11 +28,11 @@ use gapless_protocol::ErrorCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::http::body::Json;
-use crate::http::event_stream::stream_permit;
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::follow::event_stream::stream_permit;
+use crate::http::listener::body::Json;
+use crate::http::listener::server::Shared;
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
 
 mod follow;
 mod workers;

@@ -1,5 +1,12 @@
 //! Topics for programs: create, list, describe, configure, delete, purge.
 
+pub(crate) mod atomic;
+pub(crate) mod lines;
+pub(crate) mod messages;
+pub(crate) mod range;
+pub(crate) mod request;
+pub(crate) mod source;
+
 use std::sync::Arc;
 
 use axum::extract::{Extension, FromRequestParts, RawPathParams, State};
@@ -15,11 +22,11 @@ use gapless_core::{Pattern, Seq, TopicName, TopicSettings};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::http::body::Json;
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
-use crate::http::settings::Changes;
+use crate::http::listener::body::Json;
+use crate::http::listener::server::{Shared, blocking};
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
+use crate::http::values::settings::Changes;
 use crate::json as shown;
 
 /// Topics in one answer, at most.

@@ -175,7 +175,7 @@ mod tests {
             let out = written(json.as_bytes(), Form::Json(Compact::default()), most);
             assert!(out[..out.len() - 1] == compact, "JSON by {most}");
             let mut event = Vec::new();
-            crate::http::event_stream::put_event(&mut event, None, None, &mixed);
+            crate::http::follow::event_stream::put_event(&mut event, None, None, &mixed);
             let out = written(mixed.as_bytes(), Form::Lines { after_return: false }, most);
             assert!(out[..out.len() - 1] == event[6..event.len() - 2], "lines by {most}");
         }

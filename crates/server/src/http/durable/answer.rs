@@ -6,7 +6,7 @@ use gapless_core::{PubSubError, PublishAck, RejectReason};
 use gapless_protocol::ErrorCode;
 
 use crate::answers;
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 pub(super) const NEXT_OFFSET: &str = "stream-next-offset";
 pub(super) const UP_TO_DATE: &str = "stream-up-to-date";

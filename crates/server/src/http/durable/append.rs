@@ -22,8 +22,8 @@ use super::name::topic_of;
 use super::offset::Offset;
 use super::producer::{EPOCH, EXPECTED, Place, Producer, RECEIVED, SEQ, Verdict, judge};
 use super::streams::{Change, State, Stream, find};
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::listener::server::Shared;
+use crate::http::values::problem::Problem;
 
 /// Most bytes of a `Stream-Seq`.
 const STREAM_SEQ_BYTES_MAX: usize = 256;

@@ -24,8 +24,8 @@ use super::name::topic_of;
 use super::offset::Offset;
 use super::streams::{Change, Meta, Stream, find, remove};
 use crate::answers;
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::listener::server::{Shared, blocking};
+use crate::http::values::problem::Problem;
 
 /// How often creation is retried because another request deletes the same stream meanwhile, or the
 /// journal has no room.

@@ -7,7 +7,7 @@ use gapless_core::Timestamp;
 use gapless_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 pub(super) const TTL: &str = "stream-ttl";
 pub(super) const EXPIRES_AT: &str = "stream-expires-at";

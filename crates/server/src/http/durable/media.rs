@@ -8,7 +8,7 @@ use gapless_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// Most bytes of a content type.
 const TYPE_BYTES_MAX: usize = 255;

@@ -29,9 +29,9 @@ use gapless_core::rights::Right;
 use gapless_protocol::ErrorCode;
 
 use self::answer::{Refusal, set};
-use crate::http::body;
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::listener::body;
+use crate::http::listener::server::Shared;
+use crate::http::values::problem::Problem;
 
 pub(crate) use self::streams::{Streams, sweep};
 

@@ -10,7 +10,7 @@ use gapless_core::TopicName;
 use gapless_protocol::ErrorCode;
 use percent_encoding::percent_decode_str;
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// Where all streams are.
 pub(super) const ROOT: &str = "/v1/stream/";

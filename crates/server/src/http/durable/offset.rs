@@ -9,7 +9,7 @@ use std::fmt;
 use gapless_core::{Seq, Timestamp};
 use gapless_protocol::ErrorCode;
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// How long a cursor stays the same, in milliseconds, as the protocol proposes.
 const CURSOR_MS: u64 = 20_000;

@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use gapless_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// Most bytes of a producer's id: it is the name of a cell.
 const ID_BYTES_MAX: usize = 256;

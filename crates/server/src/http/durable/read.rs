@@ -20,8 +20,8 @@ use super::offset::{Asked, Live, Offset, Start, cursor};
 use super::sse;
 use super::streams::{Stream, find};
 use crate::answers;
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::listener::server::{Shared, blocking};
+use crate::http::values::problem::Problem;
 
 /// Bytes of messages in one answer: past it the answer ends after the message that is under
 /// way, so it may have one message more.

@@ -26,7 +26,7 @@ use super::media::MediaType;
 use super::offset::{Asked, Offset, cursor};
 use super::read::{Chunk, is_behind, subscribe, too_many};
 use super::streams::Stream;
-use crate::http::server::Shared;
+use crate::http::listener::server::Shared;
 
 /// How long one answer lasts, as the protocol proposes.
 const LIFE: Duration = Duration::from_secs(60);

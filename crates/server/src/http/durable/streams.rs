@@ -24,8 +24,8 @@ use super::expiry::Expiry;
 use super::media::MediaType;
 use super::producer::Place;
 use crate::answers;
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::listener::server::{Shared, blocking};
+use crate::http::values::problem::Problem;
 
 /// Most producers that one stream remembers: each is a cell, and those are bounded for all.
 pub(super) const PRODUCERS_MAX: usize = 4096;

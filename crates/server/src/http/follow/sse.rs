@@ -11,7 +11,7 @@ use bytes::Bytes;
 use gapless_core::Token;
 
 use crate::Budget;
-use crate::http::event_stream::{FRAME_BYTES, Feed, put_event, put_head};
+use crate::http::follow::event_stream::{FRAME_BYTES, Feed, put_event, put_head};
 use crate::http::follow::events::{Asked, Event, Events};
 use crate::json::long_body::{Form, LongBody, WHOLE_BYTES_MAX};
 use crate::json::message::{Shown, base64, put_token};

@@ -5,7 +5,7 @@ use axum::http::HeaderMap;
 use gapless_broker::From;
 use gapless_core::{Seq, Timestamp, calendar};
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// How much of a wrong text an answer shows, in characters.
 const SHOWN_MAX: usize = 64;

@@ -14,7 +14,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// A WebSocket of this server.
 pub(crate) type Socket = WebSocketStream<TokioIo<Upgraded>>;

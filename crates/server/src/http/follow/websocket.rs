@@ -32,11 +32,11 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Message, WebSocketConfig};
 
 use crate::budget::Share;
-use crate::http::event_stream::FRAME_BYTES;
+use crate::http::follow::event_stream::FRAME_BYTES;
 use crate::http::follow::events::{Asked, Event, Events};
 use crate::http::follow::upgrade::{Socket, Upgrade};
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::listener::server::Shared;
+use crate::http::values::problem::Problem;
 use crate::json::long_body::LongBody;
 
 /// Bytes that are read at once: clients send pongs and a close.

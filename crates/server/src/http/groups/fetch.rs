@@ -19,11 +19,11 @@ use super::members::{Session, Taking};
 use super::token::LeaseToken;
 use super::unknown_member;
 use crate::answers::member_error;
-use crate::http::event_stream::stream_permit;
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::follow::event_stream::stream_permit;
+use crate::http::listener::server::{Shared, blocking};
 use crate::http::topics::TopicPath;
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
 use crate::json::{self as shown, Shown};
 
 /// Messages in one answer, at most.

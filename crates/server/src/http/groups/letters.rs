@@ -11,11 +11,11 @@ use gapless_core::{Pattern, Seq, TopicName};
 use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::http::messages::SeqPath;
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::listener::server::{Shared, blocking};
 use crate::http::topics::TopicPath;
+use crate::http::topics::messages::SeqPath;
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
 use crate::json::put_dead_letter;
 
 /// Letters in one answer, unless the request says otherwise.

@@ -14,8 +14,8 @@ use gapless_core::{Timestamp, TopicName};
 use gapless_protocol::ErrorCode;
 use tokio::sync::watch;
 
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::listener::server::Shared;
+use crate::http::values::problem::Problem;
 use crate::sessions::{Listed, Seat};
 
 /// Longest name of a member, in bytes.

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use super::members::Using;
 use super::token::LeaseToken;
 use super::unknown_member;
-use crate::http::body::Json;
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::listener::body::Json;
+use crate::http::listener::server::Shared;
 use crate::http::topics::TopicPath;
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
 
 /// Leases in one request, at most.
 const LEASES_MAX: usize = 10_000;

@@ -11,9 +11,9 @@ use gapless_protocol::ErrorCode;
 use serde::Deserialize;
 
 use super::start_of;
-use crate::http::problem::Problem;
-use crate::http::settings::{Named, Object, named, word};
 use crate::http::topics::pattern_of;
+use crate::http::values::problem::Problem;
+use crate::http::values::settings::{Named, Object, named, word};
 
 /// What a request wants to be different.
 #[derive(Debug, Default, Deserialize)]

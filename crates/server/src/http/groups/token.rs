@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use gapless_core::group::OPEN_MAX;
 use gapless_core::{Lease, Position};
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// Bytes behind the text.
 const BYTES: usize = 28;

@@ -14,10 +14,10 @@ use gapless_jobs::names::snake;
 use gapless_jobs::visit::{Next, Observer, VisitError};
 
 use super::{JobPath, known};
-use crate::http::event_stream::{Feed, KeepAlive, event_stream, put_event, stream_permit};
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::follow::event_stream::{Feed, KeepAlive, event_stream, put_event, stream_permit};
+use crate::http::listener::server::Shared;
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
 
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,

@@ -26,12 +26,12 @@ use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use super::{caller_of, known, leader, no_params, wait_of};
-use crate::http::body::Json;
-use crate::http::event_stream::stream_permit;
-use crate::http::params::Params;
-use crate::http::problem::Problem;
-use crate::http::server::Shared;
+use crate::http::follow::event_stream::stream_permit;
+use crate::http::listener::body::Json;
+use crate::http::listener::server::Shared;
 use crate::http::topics::{TopicPath, pattern_of};
+use crate::http::values::params::Params;
+use crate::http::values::problem::Problem;
 
 pub(super) fn routes() -> Router<Arc<Shared>> {
     Router::new()

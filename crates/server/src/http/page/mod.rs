@@ -34,11 +34,11 @@ use gapless_protocol::ErrorCode;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::http::event_stream::stream_permit;
+use crate::http::follow::event_stream::stream_permit;
+use crate::http::listener::server::{Shared, blocking};
 use crate::http::page::document::document;
 use crate::http::page::view::{View, ViewQuery};
-use crate::http::problem::Problem;
-use crate::http::server::{Shared, blocking};
+use crate::http::values::problem::Problem;
 
 use sampler::Viewer;
 

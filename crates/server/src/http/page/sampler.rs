@@ -12,7 +12,7 @@ use gapless_jobs::Leader;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-use crate::http::options::HttpOptions;
+use crate::http::listener::options::HttpOptions;
 use crate::http::page::sampling::Sampling;
 use crate::sessions::Sessions;
 

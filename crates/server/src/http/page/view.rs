@@ -5,7 +5,7 @@ use gapless_core::{Pattern, TopicName};
 use gapless_protocol::ErrorCode;
 use serde::Deserialize;
 
-use crate::http::problem::Problem;
+use crate::http::values::problem::Problem;
 
 /// Lines of a list unless the request says how many.
 const ROWS: usize = 50;

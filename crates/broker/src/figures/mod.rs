@@ -1,0 +1,5 @@
+//! What can be observed: totals, metrics and events.
+
+pub(crate) mod counts;
+pub(crate) mod events;
+pub(crate) mod metrics;

@@ -1,0 +1,138 @@
+//! Who sends a request: by a header, a cookie, a ticket or a certificate.
+//!
+//! `Authorization: Bearer` wins, then the `ticket` of the address, which is for what browsers
+//! cannot add a header to, then the certificate of the connection, then the cookie of the page. A
+//! request without a credential is anonymous; a bad credential is refused, never ignored.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use gapless_auth::{Caller, Proof, Refused};
+use gapless_protocol::ErrorCode;
+
+use crate::http::listener::server::{Certificate, Peer, Shared};
+use crate::http::values::problem::Problem;
+
+/// The cookie of the page.
+pub(crate) const COOKIE: &str = "gapless_login";
+/// The parameter that holds a ticket.
+const TICKET: &str = "ticket";
+
+/// Authenticates a request, and notes the identity in it. A request without a credential, if one is
+/// required, reaches only the paths that need none; one with a bad credential is refused.
+pub(crate) fn let_in(shared: &Shared, request: &mut Request) -> Result<(), Refused> {
+    match identify(shared, request) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller.keeping());
+            if let Some(uri) = without_ticket(request.uri()) {
+                *request.uri_mut() = uri;
+            }
+            Ok(())
+        }
+        Err(_) if proves_nothing(request) => Ok(()),
+        Err(refused) => Err(refused),
+    }
+}
+
+/// The problem of a proof that is not good, after its delay.
+pub(crate) async fn refused_later(refused: Refused) -> Problem {
+    tokio::time::sleep(refused.delay).await;
+    Problem::new(ErrorCode::NotAuthenticated, refused)
+}
+
+/// Whether a request has no proof but the cookie, which browsers send with everything.
+fn proves_nothing(request: &Request) -> bool {
+    let certified = request.extensions().get::<Arc<Certificate>>().is_some();
+    let has_token = request.headers().contains_key(header::AUTHORIZATION);
+    !certified && !has_token && ticket_of(request).is_none()
+}
+
+fn identify(shared: &Shared, request: &Request) -> Result<Caller, Refused> {
+    let headers = request.headers();
+    let peer = request.extensions().get::<Peer>();
+    let from = peer.map_or_else(|| "http".to_owned(), |peer| peer.0.to_string());
+    let ticket = ticket_of(request);
+    let certificate = request.extensions().get::<Arc<Certificate>>();
+    let proof = if headers.contains_key(header::AUTHORIZATION) {
+        // Anything but a bearer token is ignored.
+        Proof::Token(bearer(headers).unwrap_or(""))
+    } else if let Some(ticket) = &ticket {
+        Proof::Ticket(ticket)
+    } else if let Some(certificate) = certificate {
+        Proof::Certificate(&certificate.0)
+    } else if let Some(cookie) = cookie_of(headers) {
+        Proof::Cookie(cookie)
+    } else {
+        Proof::Nothing
+    };
+    shared.auth.caller(proof, &from)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = text.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+fn ticket_of(request: &Request) -> Option<String> {
+    let query = request.uri().query().filter(|query| query.contains(TICKET))?;
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find(|(name, _)| name == TICKET).map(|(_, ticket)| ticket.into_owned())
+}
+
+/// Takes the ticket out of the address: handlers know nothing of it.
+fn without_ticket(uri: &Uri) -> Option<Uri> {
+    let query = uri.query().filter(|query| query.contains(TICKET))?;
+    let is_other = |pair: &&str| !pair.starts_with(TICKET);
+    let rest = query.split('&').filter(is_other).collect::<Vec<_>>().join("&");
+    let question = if rest.is_empty() { "" } else { "?" };
+    format!("{}{question}{rest}", uri.path()).parse().ok()
+}
+
+fn cookie_of(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));
+    pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+/// The cookie that stands for a login; `secret` is empty to end one.
+pub(crate) fn set_cookie(secret: &str, secure: bool) -> Option<HeaderValue> {
+    let secure = if secure { "; Secure" } else { "" };
+    let age = if secret.is_empty() { "; Max-Age=0" } else { "" };
+    let text = format!("{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}{age}");
+    HeaderValue::from_str(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: header::HeaderName, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, value.parse().expect("a header"));
+        headers
+    }
+
+    #[test]
+    fn a_token_is_behind_the_word_bearer() {
+        let token = |text: &str| bearer(&headers(header::AUTHORIZATION, text)).map(str::to_owned);
+        assert_eq!(token("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(token("bearer  abc ").as_deref(), Some("abc"));
+        assert_eq!(token("Basic abc"), None);
+        assert_eq!(token("Bearer"), None);
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others_and_scripts_cannot_read_it() {
+        let found = |text: &str| cookie_of(&headers(header::COOKIE, text)).map(str::to_owned);
+        assert_eq!(found("a=b; gapless_login=xyz; c=d").as_deref(), Some("xyz"));
+        assert_eq!(found("gapless_login_other=xyz"), None);
+        let set = set_cookie("xyz", true).expect("a header");
+        let set = set.to_str().expect("text");
+        assert_eq!(set, "gapless_login=xyz; Path=/; HttpOnly; SameSite=Strict; Secure");
+        assert!(
+            set_cookie("", false).expect("a header").to_str().expect("text").contains("Max-Age=0")
+        );
+    }
+}

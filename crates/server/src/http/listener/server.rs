@@ -1,0 +1,508 @@
+//! The listener of the HTTP API, its limits, and all its paths put together.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::IntoResponse;
+use gapless_auth::Auth;
+use gapless_broker::Broker;
+use gapless_core::Timestamp;
+use gapless_jobs::Leader;
+use gapless_protocol::ErrorCode;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::Value;
+use tokio::io::ReadBuf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
+
+use crate::Sessions;
+use crate::http::access::{login, rights};
+use crate::http::listener::around::{around, around_before};
+use crate::http::listener::host::Hosts;
+use crate::http::listener::http2::Streams;
+use crate::http::listener::options::HttpOptions;
+use crate::http::listener::outgoing::Outgoing;
+use crate::http::listener::socket::Socket;
+use crate::http::listener::wire::{self, Io, Wire};
+use crate::http::listener::{http2, origin};
+use crate::http::page::Sampler;
+use crate::http::topics::{atomic, messages, request, source};
+use crate::http::values::problem;
+use crate::http::values::problem::Problem;
+use crate::http::watch::{health, metrics};
+use crate::http::{durable, follow, groups, jobs, page, topics};
+use crate::native::NativeListener;
+use crate::sessions::{Counted, count_connections};
+use crate::{ListenerError, certificate, sockets};
+
+/// How long accepting rests after it failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a connection that the server ends is listened to, so that its peer can read the
+/// last answer: with unread bytes the system would throw that away.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes that are thrown away meanwhile, at most.
+const LINGER_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of a body that are read in one go, at most; what publishers stream comes in large
+/// pieces then.
+const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// Answers that are smaller are not compressed: a packet is a packet.
+const COMPRESSED_BYTES_MIN: u16 = 1400;
+
+/// How often the recorder of metrics compacts what was recorded since the last scrape.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// The other end of the connection that a request came by; every request has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// The name in the client's certificate, which TLS has verified; a request has it if there is one.
+#[derive(Debug)]
+pub(crate) struct Certificate(pub(crate) String);
+
+/// What all requests share.
+pub(crate) struct Shared {
+    pub(crate) broker: Broker,
+    /// Who clients are, and what they may do.
+    pub(crate) auth: Auth,
+    /// Whether all connections are encrypted.
+    pub(crate) secure: bool,
+    pub(crate) options: HttpOptions,
+    /// A permit for each open stream.
+    pub(crate) streams: Arc<Semaphore>,
+    /// Members of groups, which live between requests.
+    pub(crate) members: groups::Members,
+    /// The streams of the Durable Streams protocol.
+    pub(crate) durable: durable::Streams,
+    /// What is recorded for Prometheus, if the process records it.
+    pub(crate) metrics: Option<PrometheusHandle>,
+    /// Who follows over this listener.
+    pub(crate) sessions: Sessions,
+    /// What the page shows.
+    pub(crate) sampler: Arc<Sampler>,
+    /// The leader of jobs in this process, if there is one.
+    pub(crate) jobs: Option<Leader>,
+    /// When the listener got its broker.
+    pub(crate) since: Timestamp,
+    closing: watch::Receiver<bool>,
+}
+
+impl Shared {
+    /// Resolves when the listener is closing; streams end then.
+    pub(crate) async fn closed(&self) {
+        closed(self.closing.clone()).await;
+    }
+}
+
+async fn closed(mut closing: watch::Receiver<bool>) {
+    // An error means that the listener is gone, which is as good.
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// Runs what may block where blocking is allowed.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Problem::new(ErrorCode::Internal, error))
+}
+
+/// An open HTTP API.
+pub struct HttpListener {
+    address: SocketAddr,
+    options: HttpOptions,
+    paths: Arc<Paths>,
+    streams: Arc<Semaphore>,
+    closing: watch::Receiver<bool>,
+    close: watch::Sender<bool>,
+    accepting: tokio::task::JoinHandle<()>,
+    /// What is done now and then while a broker is served; it ends when the listener closes.
+    chores: JoinSet<()>,
+    /// Who is connected at other listeners, by the listener's name.
+    neighbours: Vec<(&'static str, Sessions)>,
+    /// The clients of this listener.
+    sessions: Sessions,
+    outbox: Option<watch::Receiver<Value>>,
+    jobs: Option<Leader>,
+}
+
+/// What is answered: little until the broker is there, then everything.
+struct Paths {
+    hosts: Hosts,
+    before: Router,
+    all: OnceLock<Router>,
+}
+
+impl HttpListener {
+    /// Opens the listener on a TCP address. Port 0 takes a free one. Until [`HttpListener::serve`]
+    /// it only says that the store is being opened.
+    ///
+    /// # Errors
+    /// When it cannot be listened on.
+    pub async fn listen(options: HttpOptions, address: &str) -> Result<Self, ListenerError> {
+        let failed = |source| ListenerError::Listen { address: address.to_owned(), source };
+        let listener = sockets::listen(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        metrics::describe();
+        let (close, closing) = watch::channel(false);
+        let hosts = Hosts::new(address, &options.hosts);
+        let before = health::routes_before_opening().layer(from_fn(around_before));
+        let paths = Arc::new(Paths { hosts, before, all: OnceLock::new() });
+        let limits = options.clone();
+        let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
+        let accepting = tokio::spawn(accepting);
+        let (chores, neighbours) = (JoinSet::new(), Vec::new());
+        let streams = Arc::new(Semaphore::new(options.streams_max));
+        Ok(Self {
+            address: bound,
+            options,
+            paths,
+            streams,
+            closing,
+            close,
+            accepting,
+            chores,
+            neighbours,
+            sessions: Sessions::default(),
+            outbox: None,
+            jobs: None,
+        })
+    }
+
+    /// Shows the clients of the native API on the page too, and those of this listener in the
+    /// other's list. To be said before [`HttpListener::serve`].
+    pub fn beside(&mut self, native: &NativeListener) {
+        self.sessions = native.sessions().neighbour();
+        native.list_beside(self.sessions.clone());
+        self.neighbours.push(("native", native.sessions()));
+    }
+
+    /// Shows the state of the outbox that this process moves, as JSON, on the page too. To be
+    /// said before [`HttpListener::serve`].
+    pub fn outbox(&mut self, state: watch::Receiver<Value>) {
+        self.outbox = Some(state);
+    }
+
+    /// Offers the jobs that this leader leads. To be said before [`HttpListener::serve`].
+    pub fn leads(&mut self, leader: Leader) {
+        self.jobs = Some(leader);
+    }
+
+    /// Serves this broker from now on, in the runtime that this is called in. `metrics` is
+    /// what `/metrics` shows, if anything is recorded.
+    ///
+    /// # Errors
+    /// When roles and identities cannot be read.
+    pub fn serve(
+        &mut self,
+        broker: &Broker,
+        metrics: Option<PrometheusHandle>,
+    ) -> Result<(), ListenerError> {
+        self.serve_for(Auth::open_to_all(broker)?, metrics);
+        Ok(())
+    }
+
+    /// The same, for clients that authenticate.
+    pub fn serve_for(&mut self, auth: Auth, metrics: Option<PrometheusHandle>) {
+        let broker = auth.broker().clone();
+        let since = broker.now();
+        let sessions = self.sessions.clone();
+        let mut listeners = std::mem::take(&mut self.neighbours);
+        listeners.push(("http", sessions.clone()));
+        let shared = Shared {
+            since,
+            sessions,
+            sampler: Sampler::new(
+                broker.clone(),
+                (listeners, self.outbox.take(), self.jobs.clone()),
+                &self.options,
+                self.closing.clone(),
+            ),
+            members: groups::Members::new(since),
+            durable: durable::Streams::open(&broker),
+            jobs: self.jobs.take(),
+            broker,
+            auth,
+            secure: self.options.tls.is_some(),
+            options: self.options.clone(),
+            streams: Arc::clone(&self.streams),
+            metrics,
+            closing: self.closing.clone(),
+        };
+        let shared = Arc::new(shared);
+        // A listener serves one broker: the first it was given.
+        if self.paths.all.set(router(Arc::clone(&shared))).is_ok() {
+            self.chores.spawn(Arc::clone(&shared.sampler).run());
+            self.chores.spawn(groups::sweep(Arc::clone(&shared)));
+            self.chores.spawn(durable::sweep(shared));
+        }
+    }
+
+    /// Opens the listener on a TCP address for a broker that is there already.
+    ///
+    /// # Errors
+    /// When it cannot be listened on.
+    pub async fn open(
+        broker: Broker,
+        options: HttpOptions,
+        address: &str,
+    ) -> Result<Self, ListenerError> {
+        let mut listener = Self::listen(options, address).await?;
+        listener.serve(&broker, None)?;
+        Ok(listener)
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more connections, ends streams, and waits for requests under way.
+    pub async fn close(self) {
+        let _ = self.close.send(true);
+        // The runtime reports a panic in it; there is nothing left to end.
+        let _ = self.accepting.await;
+        // WebSockets have left their connections; each gives its permit back when it ends.
+        let all = u32::try_from(self.options.streams_max).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(self.options.drain, self.streams.acquire_many(all)).await;
+        self.chores.join_all().await;
+    }
+}
+
+/// Keeps the recorder small while `/metrics` is not scraped.
+pub async fn keep_metrics_small(recorder: PrometheusHandle) {
+    let mut due = tokio::time::interval(UPKEEP);
+    loop {
+        due.tick().await;
+        recorder.run_upkeep();
+    }
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    // Those that stream flush each piece, or are not compressed at all.
+    let worth_it = SizeAbove::new(COMPRESSED_BYTES_MIN)
+        .and(NotForContentType::SSE)
+        .and(NotForContentType::IMAGES)
+        .and(NotForContentType::const_new("application/octet-stream"))
+        .and(NotForContentType::const_new("font/"));
+    let compression =
+        CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(worth_it);
+    let options = &shared.options;
+    let cors = origin::cors(&options.cors_origins);
+    let paths = Router::new()
+        .merge(source::routes())
+        .merge(topics::routes())
+        .merge(messages::routes())
+        .merge(atomic::routes())
+        .merge(follow::routes())
+        .merge(request::routes())
+        .merge(groups::routes())
+        .merge(jobs::routes())
+        .merge(health::routes())
+        .merge(durable::routes())
+        .merge(login::routes())
+        .merge(page::routes())
+        .route_layer(from_fn(rights::gate))
+        .fallback(problem::no_such_path)
+        .layer(DefaultBodyLimit::max(options.body_bytes_max))
+        .with_state(Arc::clone(&shared));
+    // What is around all paths sees their answers whole, with what axum adds to them at last.
+    Router::new()
+        .fallback_service(paths)
+        .layer(from_fn_with_state(shared, around))
+        .layer(compression)
+        .layer(cors)
+}
+
+async fn accept(
+    options: HttpOptions,
+    paths: Arc<Paths>,
+    closing: watch::Receiver<bool>,
+    listener: TcpListener,
+) {
+    let permits = Arc::new(Semaphore::new(options.connections_max));
+    let options = Arc::new(options);
+    let count = count_connections("http");
+    let mut connections = JoinSet::new();
+    let closed = closed(closing.clone());
+    tokio::pin!(closed);
+    loop {
+        tokio::select! {
+            () = &mut closed => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let permit = Arc::clone(&permits).try_acquire_owned().ok();
+                    let place = options.connections.enter();
+                    if let (Some(permit), Some(place)) = (permit, place) {
+                        let (options, paths) = (Arc::clone(&options), Arc::clone(&paths));
+                        let closing = closing.clone();
+                        let counted = Counted::new(&count);
+                        connections.spawn(async move {
+                            serve(options, paths, closing, (stream, Peer(peer))).await;
+                            drop((permit, place, counted));
+                        });
+                    } else if options.tls.is_none() {
+                        // It gets an error and is closed at once: that costs nothing. A handshake
+                        // would.
+                        let why = "the server has all the connections it may have";
+                        wire::refuse(&stream, &Problem::new(ErrorCode::TooManyConnections, why));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn serve(
+    options: Arc<HttpOptions>,
+    paths: Arc<Paths>,
+    closing: watch::Receiver<bool>,
+    (stream, peer): (TcpStream, Peer),
+) {
+    let Some((socket, is_second, certificate)) = encrypt(&options, stream, &closing).await else {
+        return;
+    };
+    let streams = is_second.then(Streams::new);
+    let wire = Wire::new((socket, streams), peer.0, options.memory.clone());
+    let watched = Arc::clone(&wire);
+    let service =
+        hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            let (wire, answering) = (Arc::clone(&watched), watched.answering());
+            request.extensions_mut().insert(peer);
+            if let Some(certificate) = &certificate {
+                request.extensions_mut().insert(Arc::clone(certificate));
+            }
+            name_host(&mut request);
+            let answer = paths.hosts.check(&request).map(|()| {
+                without_host(&mut request);
+                let router = paths.all.get().unwrap_or(&paths.before).clone();
+                tower::ServiceExt::oneshot(router, request)
+            });
+            async move {
+                let answer = match answer {
+                    Ok(answer) => answer.await?,
+                    Err(problem) => problem.into_response(),
+                };
+                metrics::count(answer.status());
+                if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    wire.upgraded();
+                }
+                Ok::<_, Infallible>(answer.map(|body| Outgoing::new(body, wire, answering)))
+            }
+        });
+    if is_second {
+        http2::serve(&options, &wire, service, closed(closing)).await;
+        return end(wire).await;
+    }
+    let ended = {
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(options.head_timeout)
+            .max_header_size(options.head_bytes_max)
+            .max_buf_size(options.head_bytes_max.max(READ_BYTES_MAX))
+            .serve_connection(
+                TokioIo::new(Io::new(Arc::clone(&wire), options.write_timeout)),
+                service,
+            )
+            .with_upgrades();
+        tokio::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            () = closed(closing) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::time::timeout(options.drain, connection).await.ok()
+            }
+        }
+    };
+    if let Some(Err(error)) = &ended
+        && error.is_timeout()
+    {
+        let detail = format!("the head did not arrive within {:?}", options.head_timeout);
+        wire.tell_timeout(&Problem::new(ErrorCode::RequestTimeout, detail));
+    }
+    if ended.is_some() {
+        end(wire).await;
+    }
+}
+
+/// Ends a connection, unless it became a WebSocket.
+async fn end(wire: Arc<Wire>) {
+    if let Some(wire) = Arc::into_inner(wire) {
+        // The peer is gone or takes too long; both end it.
+        let _ = tokio::time::timeout(LINGER, linger(wire.stream)).await;
+    }
+}
+
+/// Shakes hands, if connections are encrypted. Returns whether both agreed on HTTP/2, and the name
+/// in the client's certificate.
+async fn encrypt(
+    options: &HttpOptions,
+    stream: TcpStream,
+    closing: &watch::Receiver<bool>,
+) -> Option<(Socket, bool, Option<Arc<Certificate>>)> {
+    let Some(tls) = &options.tls else { return Some((Socket::Plain(stream), false, None)) };
+    let stream = tokio::select! {
+        stream = tls.accept(true, stream, options.head_timeout) => stream?,
+        () = closed(closing.clone()) => return None,
+    };
+    let is_second = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let certificates = stream.get_ref().1.peer_certificates();
+    let name = certificates.and_then(|all| certificate::name(all.first()?));
+    let certificate = name.map(|name| Arc::new(Certificate(name)));
+    Some((Socket::tls(stream), is_second, certificate))
+}
+
+/// Leaves the path and what follows it of an address that names the server too.
+fn without_host<B>(request: &mut hyper::Request<B>) {
+    if let Some(path) = request.uri().path_and_query().filter(|_| request.uri().host().is_some()) {
+        *request.uri_mut() = path.clone().into();
+    }
+}
+
+/// HTTP/2 has the host in the address; everything behind looks for it in its header.
+fn name_host<B>(request: &mut hyper::Request<B>) {
+    if request.headers().contains_key(header::HOST) {
+        return;
+    }
+    let host = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(header::HOST, host);
+    }
+}
+
+/// Says that nothing more comes, and waits until the peer has heard it.
+async fn linger(mut stream: Socket) -> std::io::Result<()> {
+    poll_fn(|context| stream.poll_shutdown(context)).await?;
+    let mut unread = [0; 4096];
+    let mut left = LINGER_BYTES_MAX;
+    while left > 0 {
+        let mut buffer = ReadBuf::new(&mut unread);
+        match poll_fn(|context| stream.poll_read(context, &mut buffer)).await? {
+            0 => break,
+            bytes => left = left.saturating_sub(bytes),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! Paths for operators: health, readiness, the API's description, and metrics.
+
+pub(crate) mod health;
+pub(crate) mod metrics;
