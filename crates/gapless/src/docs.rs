@@ -1,12 +1,14 @@
-//! `docs/cli.md` is generated from the help texts, so that it cannot go out of date.
+//! `docs/cli.md` is generated from the help texts and `docs/configuration.md` from the table of keys, so
+//! that they cannot go out of date.
 //!
-//! `UPDATE_DOCS=1 cargo test -p gapless docs` writes it.
+//! `UPDATE_DOCS=1 cargo test -p gapless docs` writes both.
 
 use std::path::Path;
 
 use clap::CommandFactory;
 
 use crate::cmd::Cli;
+use crate::config::KEYS;
 use crate::exit::Exit;
 
 const HEAD: &str = "\
@@ -54,17 +56,64 @@ fn section(page: &mut String, command: &mut clap::Command, name: &str) {
     }
 }
 
-#[test]
-fn the_page_of_the_command_line_is_up_to_date() {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md"));
-    let page = page();
+const CONFIGURATION: &str = "\
+# Configuration
+
+Made from the table of keys by a test; `UPDATE_DOCS=1 cargo test -p gapless docs` writes it.
+
+A server needs no configuration. A value comes from the first of these that has one:
+
+1. a flag: `--set KEY=VALUE`, or a flag of its own such as `--data`;
+2. the environment: `GAPLESS_` and the key in capitals with `_` for `.`, such as `GAPLESS_HTTP_LISTEN`;
+3. the file `gapless.toml`, or the one named by `--config` or `GAPLESS_CONFIG`;
+4. the default below.
+
+`gapless config` shows every value in force and where it came from; an unknown key is an error with a
+suggestion. In the file, the word before the first dot is a table:
+
+```toml
+data = \"/var/lib/gapless\"
+
+[http]
+listen = \"127.0.0.1:4280\"
+```
+";
+
+fn configuration() -> String {
+    let mut page = CONFIGURATION.to_owned();
+    let mut table = None;
+    for key in KEYS {
+        let of = key.name.split_once('.').map_or("", |(table, _)| table);
+        if table.replace(of) != Some(of) {
+            let title = if of.is_empty() { "At the top" } else { of };
+            page += &format!("\n## {title}\n\n| key | default | meaning |\n|---|---|---|\n");
+        }
+        let default = if key.default.is_empty() { "empty" } else { &format!("`{}`", key.default) };
+        page += &format!("| `{}` | {default} | {} |\n", key.name, key.help.replace('|', "\\|"));
+    }
+    page
+}
+
+/// Compares a page with what the code says, or writes it.
+fn up_to_date(name: &str, page: &str) {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(path, &page).unwrap();
+        std::fs::write(path, page).unwrap();
         return;
     }
     let there = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         there == page,
-        "docs/cli.md is out of date; run: UPDATE_DOCS=1 cargo test -p gapless docs"
+        "docs/{name} is out of date; run: UPDATE_DOCS=1 cargo test -p gapless docs"
     );
+}
+
+#[test]
+fn the_page_of_the_command_line_is_up_to_date() {
+    up_to_date("cli.md", &page());
+}
+
+#[test]
+fn the_page_of_the_configuration_is_up_to_date() {
+    up_to_date("configuration.md", &configuration());
 }

@@ -17,6 +17,7 @@ mod progress;
 mod recorder;
 mod remote;
 mod show;
+mod supervisor;
 mod tls;
 mod values;
 

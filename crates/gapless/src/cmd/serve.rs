@@ -26,6 +26,7 @@ use crate::output::Output;
 use crate::permissions;
 use crate::recorder;
 use crate::remote::Interrupt;
+use crate::supervisor;
 use crate::tls;
 
 const EXAMPLES: &str = "\
@@ -168,16 +169,17 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     cluster::options(config)?;
     let shares = OpenFiles::within(open_files);
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
+    let open_files = open_files.unwrap_or(u64::MAX);
     if shares.connections < wanted {
         let connections = shares.connections;
         tracing::info!(
-            ?open_files,
+            open_files,
             connections,
             wanted,
             "fewer connections are possible than configured: raise the limit of open files"
         );
     } else {
-        tracing::info!(?open_files, connections = wanted, "connections are bounded");
+        tracing::info!(open_files, connections = wanted, "connections are bounded");
     }
     options.open_files_max = shares.segments;
     native.connections = Connections::at_most(shares.connections);
@@ -298,7 +300,9 @@ async fn serve_open(
         }
     }
     out.flush()?;
+    supervisor::notify(supervisor::READY);
     interrupt.came().await;
+    supervisor::notify(supervisor::STOPPING);
     tracing::info!("stopping: connections get a moment to finish");
     if let Some(outbox) = outbox {
         outbox.stop().await;

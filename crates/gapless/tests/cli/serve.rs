@@ -272,3 +272,24 @@ fn h5_connections_that_take_every_descriptor_do_not_stop_the_journal() {
     server.signal("INT");
     assert_eq!(server.wait(), Some(0));
 }
+
+#[test]
+fn a_supervisor_is_told_when_the_server_is_ready_and_when_it_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let supervisor = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    supervisor.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut command = gapless();
+    command.current_dir(folder.path()).env("NOTIFY_SOCKET", &path);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"]);
+    let mut server = Running::start(&mut command);
+    let mut said = [0; 64];
+    let length = supervisor.recv(&mut said).unwrap();
+    assert_eq!(&said[..length], b"READY=1");
+    let ready: serde_json::Value = serde_json::from_str(&server.out.next()).unwrap();
+    run(gapless().args(["--server", ready["native"].as_str().unwrap(), "stats"]), None).ok();
+    server.signal("TERM");
+    let length = supervisor.recv(&mut said).unwrap();
+    assert_eq!(&said[..length], b"STOPPING=1");
+    assert_eq!(server.wait(), Some(0));
+}
