@@ -63,6 +63,7 @@ pub use keep::recover::rehearse;
 pub use limits::Limits;
 pub use publish::{Atomic, Publishing};
 pub use read::delivery::{Delivery, Messages};
+pub use read::explain::{Explained, GroupExplained, GroupFate, MessageState};
 pub use read::subscription::{From, SubscriberInfo, SubscriberState, Subscription};
 pub use subsystem::Subsystem;
 pub use topic::admin::{CreatingTopic, TopicPlace};

@@ -7,9 +7,9 @@
 use bytes::Bytes;
 use gapless_core::{Delivered, Pattern, Position, Seq, TopicInfo, TopicName, TopicSettings};
 use gapless_protocol::{
-    Auth, CancelDelayed, CellRead, ClientList, Clients, Cluster, Found, Get, Ping, Read, Stats,
-    TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList, TopicPurge,
-    Verb,
+    Auth, CancelDelayed, CellRead, ClientList, Clients, Cluster, Explain, Found, Get, Ping, Read,
+    Stats, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList,
+    TopicPurge, Verb,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -141,6 +141,16 @@ impl Client {
     pub async fn read(&self, topic: &TopicName, seq: Seq) -> Result<Option<Delivered>, AskError> {
         let asked = Read { topic: topic.clone(), seq };
         found(self.ask(asked.into(), Again::Yes).await?)
+    }
+
+    /// Where a message is and how far groups are with it, as the JSON object that `docs/http.md`
+    /// describes.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn explain(&self, topic: &TopicName, seq: Seq) -> Result<String, AskError> {
+        let asked = Explain { topic: topic.clone(), seq };
+        expected!(self.ask(asked.into(), Again::Yes).await?, Verb::Explained(text) => text.json)
     }
 
     /// The value of a cell, as [`Client::commit`] writes them.

@@ -16,6 +16,7 @@
 
 mod ahead;
 mod deliver;
+mod explain;
 pub mod fail;
 mod letter;
 mod lines;
@@ -40,6 +41,7 @@ use ahead::Ahead;
 use op::{Failure, Op, Stop};
 use open::{Open, Run, State};
 
+pub use explain::{OpenMessage, OpenState};
 pub use letter::{DeadLetter, LetterFilter, Redrive};
 pub use open::Counts;
 pub use settings::{

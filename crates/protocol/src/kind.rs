@@ -125,6 +125,8 @@ kinds! {
     75 AuthAnswer Server "What became of that, as JSON.",
     76 Cluster Client "Asks how the cluster stands, or that the node leaves it, as JSON.",
     77 ClusterAnswer Server "How the cluster stands, as JSON.",
+    78 Explain Client "Asks where a message is, and how far groups are with it.",
+    79 Explained Server "Where a message is, as JSON.",
 
     80 GroupJoin Client "Becomes a member of a group.",
     81 GroupJoined Server "A membership is accepted.",

@@ -68,7 +68,8 @@ pub use verbs::group_admin::{
 };
 pub use verbs::lookup::{
     Auth, AuthAnswer, CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, Cluster,
-    ClusterAnswer, FollowInfo, Found, Get, MembershipInfo, NotFound, Read, Stats, StatsText,
+    ClusterAnswer, Explain, Explained, FollowInfo, Found, Get, MembershipInfo, NotFound, Read,
+    Stats, StatsText,
 };
 pub use verbs::publish::{CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Publish};
 pub use verbs::session::{

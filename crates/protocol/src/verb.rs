@@ -327,6 +327,8 @@ verbs! {
     AuthAnswer lookup::AuthAnswer,
     Cluster lookup::Cluster,
     ClusterAnswer lookup::ClusterAnswer,
+    Explain lookup::Explain,
+    Explained lookup::Explained,
     GroupJoin group::GroupJoin,
     GroupJoined group::GroupJoined,
     GroupLeave group::GroupLeave,

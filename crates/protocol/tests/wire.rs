@@ -192,6 +192,7 @@ fn one_byte_more_is_refused() {
         Kind::AuthAnswer,
         Kind::Cluster,
         Kind::ClusterAnswer,
+        Kind::Explained,
     ];
     for (name, verb) in samples::all() {
         if open.contains(&verb.kind()) {

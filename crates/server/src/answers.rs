@@ -153,6 +153,7 @@ pub(crate) fn journal_json(journal: &JournalStats) -> serde_json::Value {
         "flushes": journal.flushes,
         "flush_us_mean": (journal.flush_time.as_micros() as u64)
             .checked_div(journal.flushes).unwrap_or(0),
+        "flush_us_total": journal.flush_time.as_micros() as u64,
         "flush_us_max": journal.flush_time_max.as_micros() as u64,
         "tail_bytes": journal.tail_bytes,
         "segments": journal.segments,

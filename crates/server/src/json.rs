@@ -7,16 +7,28 @@
 pub(crate) mod long_body;
 pub(crate) mod message;
 
+use bytes::Bytes;
+use gapless_broker::{Explained, GroupExplained, GroupFate, MessageState};
 use gapless_core::cluster::{DeliveryReport, SubscriberName, SubscriberResult};
+use gapless_core::group::OpenState;
 use gapless_core::time::whole_ms;
 use gapless_core::{
-    DeadLetter, DeliveryPolicy, Durability, GapNotice, GroupDoing, GroupInfo, GroupSettings,
-    GroupStart, MemberInfo, PartitionBehavior, Position, TopicInfo, TopicName, TopicSettings,
-    Waits,
+    DeadLetter, DeliveryPolicy, Durability, Expect, GapNotice, GroupDoing, GroupInfo,
+    GroupSettings, GroupStart, MemberInfo, Message, PartitionBehavior, Position, Timestamp,
+    TopicInfo, TopicName, TopicSettings, Waits,
 };
 use serde_json::{Value, json};
 
 pub use message::Shown;
+
+/// Reads a message in the shape in which it is shown: the numbers that a store gave are passed over,
+/// any other member that is not known is refused. Gives what it expects, too.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn parse_message(json: &Bytes, now: Timestamp) -> Result<(Message, Option<Expect>), String> {
+    crate::http::values::incoming::message(json, now).map_err(|problem| problem.detail)
+}
 
 /// Members shown of one group, at most.
 const MEMBERS_SHOWN_MAX: usize = 1000;
@@ -195,6 +207,79 @@ pub fn gap(gap: &GapNotice) -> Value {
         "positions": gap.positions.map(|(from, to)| [from.0, to.0]),
         "reason": gap.reason.name(),
     })
+}
+
+/// Where a message is, and how far groups are with it; those that `sees` refuses are left out.
+pub fn explained(explained: &Explained, sees: impl Fn(&TopicName) -> bool) -> Value {
+    let mut value = json!({
+        "topic": explained.topic.as_str(),
+        "seq": explained.seq.0,
+        "durability": explained.durability.name(),
+    });
+    match &explained.state {
+        MessageState::NotYet { next } => {
+            value["state"] = "not_yet".into();
+            value["next"] = next.0.into();
+        }
+        MessageState::Kept { found, flushed, until } => {
+            let message = &found.message;
+            value["state"] = "kept".into();
+            value["position"] = found.position.0.into();
+            value["time_ms"] = found.time.0.into();
+            value["flushed"] = (*flushed).into();
+            value["until_ms"] = until.map(|until| until.0).into();
+            value["body_bytes"] = message.body.as_ref().map(Bytes::len).into();
+        }
+        MessageState::Gone { reason, first } => {
+            value["state"] = "gone".into();
+            value["reason"] = reason.name().into();
+            value["first"] = first.0.into();
+        }
+    }
+    let groups = explained.groups.iter().filter(|group| sees(&group.group));
+    value["groups"] = groups.map(explained_group).collect();
+    value
+}
+
+fn explained_group(group: &GroupExplained) -> Value {
+    let mut value = json!({ "group": group.group.as_str(), "doing": group.doing });
+    let state = match &group.fate {
+        GroupFate::Ahead => "not_read",
+        GroupFate::Done => "done",
+        GroupFate::Gone => "gone",
+        GroupFate::Dead(letter) => {
+            value["letter"] = letter.seq.0.into();
+            value["attempts"] = letter.attempts.into();
+            value["error"] = letter.error.as_str().into();
+            value["first_failed_ms"] = letter.first_failed.0.into();
+            value["died_ms"] = letter.died.0.into();
+            "dead"
+        }
+        GroupFate::Open(open, member) => {
+            value["attempts"] = open.attempts.into();
+            if let Some(error) = &open.error {
+                value["error"] = error.as_str().into();
+                value["first_failed_ms"] = open.first_failed.map(|time| time.0).into();
+            }
+            match open.state {
+                OpenState::Ready => "ready",
+                OpenState::Waiting => "waiting",
+                OpenState::Parked(due) => {
+                    value["due_ms"] = due.0.into();
+                    "parked"
+                }
+                OpenState::Leased(id, until) => {
+                    value["member"] = id.0.into();
+                    value["member_name"] = member.as_deref().unwrap_or_default().into();
+                    value["lease_until_ms"] = until.0.into();
+                    "leased"
+                }
+                OpenState::Dying => "dying",
+            }
+        }
+    };
+    value["state"] = state.into();
+    value
 }
 
 /// Appends a dead letter: how it died, and the message as its publisher sent it.

@@ -328,7 +328,7 @@ impl Inner {
         }
     }
 
-    fn find_letters(
+    pub(crate) fn find_letters(
         &self,
         group: &GroupCell,
         which: &LetterFilter,

@@ -3,6 +3,7 @@
 //! Reading never writes. The places and what may be handed out are machines of `core`.
 
 pub(crate) mod delivery;
+pub(crate) mod explain;
 pub(crate) mod follow_pattern;
 pub(crate) mod follow_topic;
 pub(crate) mod lookup;

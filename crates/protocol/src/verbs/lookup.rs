@@ -82,6 +82,33 @@ impl Fields for Read {
     }
 }
 
+/// Asks where a message is, and how far groups are with it. Answered by [`Explained`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explain {
+    /// Of which topic.
+    pub topic: TopicName,
+    /// Which one.
+    pub seq: Seq,
+}
+
+impl Fields for Explain {
+    fn subject(&self) -> &str {
+        self.topic.as_str()
+    }
+
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        Ok(Self { topic: TopicName::parse(subject)?, seq: payload.seq("seq")? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.seq.0);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        exists(self.seq.0, "seq")
+    }
+}
+
 /// A message with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -480,6 +507,13 @@ pub struct ClusterAnswer {
     pub json: String,
 }
 
+/// Where a message is, as a JSON object; `docs/http.md` has its fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// The text.
+    pub json: String,
+}
+
 /// Verbs whose payload is one JSON text.
 macro_rules! json_only {
     ($($name:ident)+) => {$(
@@ -496,7 +530,7 @@ macro_rules! json_only {
     )+};
 }
 
-json_only! { StatsText Auth AuthAnswer Cluster ClusterAnswer }
+json_only! { StatsText Auth AuthAnswer Cluster ClusterAnswer Explained }
 
 /// Verbs that may hold a secret: debugging shows only their name.
 macro_rules! secret {

@@ -485,6 +485,8 @@ fn looking() -> impl Strategy<Value = Verb> {
         "\\PC{0,60}".prop_map(|json| AuthAnswer { json }.into()),
         "\\PC{0,60}".prop_map(|json| Cluster { json }.into()),
         "\\PC{0,60}".prop_map(|json| ClusterAnswer { json }.into()),
+        (topic(), number()).prop_map(|(topic, seq)| Explain { topic, seq: Seq(seq) }.into()),
+        "\\PC{0,60}".prop_map(|json| Explained { json }.into()),
     ]
 }
 

@@ -115,6 +115,8 @@ pub(crate) fn of(verb: &Verb) -> Value {
         Verb::AuthAnswer(v) => json!({ "json": v.json }),
         Verb::Cluster(v) => json!({ "json": v.json }),
         Verb::ClusterAnswer(v) => json!({ "json": v.json }),
+        Verb::Explain(v) => json!({ "topic": v.topic.as_str(), "seq": v.seq.0 }),
+        Verb::Explained(v) => json!({ "json": v.json }),
         other => super::groups::meaning(other),
     }
 }

@@ -446,7 +446,7 @@ fn looking() -> Vec<(&'static str, Verb)> {
     };
     vec![
         ("get", Get { topic: topic.clone(), key: "order-1".into() }.into()),
-        ("read", Read { topic, seq: Seq(42) }.into()),
+        ("read", Read { topic: topic.clone(), seq: Seq(42) }.into()),
         ("found", found.into()),
         ("not-found", NotFound.into()),
         ("cell-read", CellRead { name: "cursor".into() }.into()),
@@ -461,5 +461,7 @@ fn looking() -> Vec<(&'static str, Verb)> {
         ("auth-answer", AuthAnswer { json: "{\"name\":\"shop\"}".into() }.into()),
         ("cluster", Cluster { json: "{\"do\":\"status\"}".into() }.into()),
         ("cluster-answer", ClusterAnswer { json: "{\"node\":\"a\"}".into() }.into()),
+        ("explain", Explain { topic, seq: Seq(42) }.into()),
+        ("explained", Explained { json: "{\"state\":\"kept\"}".into() }.into()),
     ]
 }

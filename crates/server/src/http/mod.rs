@@ -12,7 +12,7 @@ mod jobs;
 mod listener;
 mod page;
 mod topics;
-mod values;
+pub(crate) mod values;
 mod watch;
 
 pub use listener::options::HttpOptions;

@@ -69,6 +69,24 @@ impl<'a> Shown<'a> {
         out.push(b'}');
     }
 
+    /// Appends it as one object without line ends, from which the bytes of the body can be had again
+    /// exactly: JSON stands as it is, or as a text if it has line ends or spaces around it.
+    pub fn put_exact(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        self.put_numbers(out);
+        self.put_parts(out);
+        if let Some(body) = self.body {
+            let one_line = !body.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+            if one_line && body.trim_ascii().len() == body.len() && self.is_json(body) {
+                out.extend_from_slice(b",\"json\":");
+                out.extend_from_slice(body);
+            } else {
+                put_plain_body(out, body);
+            }
+        }
+        out.push(b'}');
+    }
+
     /// Appends it as one object behind `before`, or only its beginning if its body is long: the
     /// rest is to be written piece by piece.
     pub(crate) fn begin(&self, before: &[u8], out: &mut Vec<u8>) -> Option<LongBody> {
@@ -148,16 +166,7 @@ impl<'a> Shown<'a> {
             out.extend_from_slice(b",\"json\":");
             Compact::default().put(out, body);
         } else {
-            match std::str::from_utf8(body) {
-                Ok(text) => {
-                    out.extend_from_slice(b",\"text\":");
-                    put_text(out, text);
-                }
-                Err(_) => {
-                    out.extend_from_slice(b",\"base64\":");
-                    put_base64(out, body);
-                }
-            }
+            put_plain_body(out, body);
         }
     }
 }
@@ -221,6 +230,20 @@ fn put_bytes(out: &mut Vec<u8>, name: &str, bytes: Option<&[u8]>) {
         Err(_) => {
             out.extend_from_slice(b"_base64\":");
             put_base64(out, bytes);
+        }
+    }
+}
+
+/// Appends a body: a text if it is one, else base64.
+fn put_plain_body(out: &mut Vec<u8>, body: &[u8]) {
+    match std::str::from_utf8(body) {
+        Ok(text) => {
+            out.extend_from_slice(b",\"text\":");
+            put_text(out, text);
+        }
+        Err(_) => {
+            out.extend_from_slice(b",\"base64\":");
+            put_base64(out, body);
         }
     }
 }

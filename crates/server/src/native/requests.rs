@@ -9,8 +9,8 @@ use gapless_core::rights::Right;
 use gapless_core::{Message, Pattern, Position, RecordsBuilder, Seq, Timestamp, TopicName};
 use gapless_protocol::{
     AuthAnswer, Cancelled, ClientInfo, ClientList, ClientState, ClusterAnswer, Done, ErrorCode,
-    FollowInfo, Found, FrameLimit, MembershipInfo, NotFound, Place, Publish, StatsText, TopicInfos,
-    Verb,
+    Explained, FollowInfo, Found, FrameLimit, MembershipInfo, NotFound, Place, Publish, StatsText,
+    TopicInfos, Verb,
 };
 
 use gapless_protocol::verbs::lookup::FOLLOWS_SHOWN_MAX;
@@ -18,6 +18,7 @@ use gapless_protocol::verbs::session::NAME_TEXT_BYTES_MAX;
 
 use crate::answers::{self, error, journal_json, or_error, state_name, topic_error, trouble};
 use crate::cluster;
+use crate::json;
 use crate::native::group_requests;
 use crate::native::server::Shared;
 use crate::sessions::Session;
@@ -77,6 +78,10 @@ pub(crate) fn answer(shared: &Shared, caller: &Caller, verb: Verb) -> Verb {
         }
         Verb::Get(asked) => or_error(broker.latest(&asked.topic, &asked.key), found_or_not),
         Verb::Read(asked) => or_error(broker.read(&asked.topic, asked.seq), found_or_not),
+        Verb::Explain(asked) => or_error(broker.explain(&asked.topic, asked.seq), |explained| {
+            let sees = |group: &TopicName| caller.sees(Right::Group, group);
+            Explained { json: json::explained(&explained, sees).to_string() }.into()
+        }),
         Verb::Auth(asked) => auth_answer(caller, &asked.json),
         Verb::CancelDelayed(asked) => match may_cancel(caller, asked.id) {
             Err(refused) => *refused,

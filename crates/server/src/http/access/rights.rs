@@ -75,6 +75,7 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     ("/v1/topics/{name}/messages", "GET", Named(Right::Read)),
     ("/v1/topics/{name}/messages/{seq}", "GET", Named(Right::Read)),
     ("/v1/topics/{name}/messages/{seq}/body", "GET", Named(Right::Read)),
+    ("/v1/topics/{name}/messages/{seq}/explain", "GET", Named(Right::Read)),
     ("/v1/topics/{name}/latest", "GET", Named(Right::Read)),
     ("/v1/topics/{name}/latest/body", "GET", Named(Right::Read)),
     ("/v1/topics/{name}/follow", "GET", Named(Right::Subscribe)),

@@ -5,17 +5,18 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use axum::{Json, Router};
 use bytes::Bytes;
 use gapless_auth::Caller;
 use gapless_broker::Delivered;
 use gapless_core::rights::Right;
 use gapless_core::{Position, RejectReason, Seq, TopicName};
 use gapless_protocol::ErrorCode;
+use serde_json::Value;
 
 use crate::http::listener::body;
 use crate::http::listener::server::{Shared, blocking};
@@ -26,6 +27,7 @@ use crate::http::values::problem::Problem;
 use crate::http::values::publish::{
     HEADER_PREFIX, Wishes, ack_answer, create_if_missing, publish_reported, rejected,
 };
+use crate::json;
 use crate::json::message::{CONTENT_TYPE, Shown};
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -33,6 +35,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/topics/{name}/messages", post(publish_one).get(range::read))
         .route("/v1/topics/{name}/messages/{seq}", get(read))
         .route("/v1/topics/{name}/messages/{seq}/body", get(read_body))
+        .route("/v1/topics/{name}/messages/{seq}/explain", get(explain))
         .route("/v1/topics/{name}/latest", get(latest))
         .route("/v1/topics/{name}/latest/body", get(latest_body))
         .route("/v1/delayed/{id}", delete(cancel))
@@ -97,6 +100,20 @@ async fn read(
     params.finish()?;
     let found = find(&shared, &topic, Wanted::Seq(path.0)).await?;
     Ok(shown(&shared, &topic, &found))
+}
+
+/// Where a message is, and how far the groups that the caller sees are with it.
+async fn explain(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    TopicPath(topic): TopicPath,
+    path: SeqPath,
+    params: Params,
+) -> Result<Json<Value>, Problem> {
+    params.finish()?;
+    let broker = shared.broker.clone();
+    let explained = blocking(move || broker.explain(&topic, path.0)).await??;
+    Ok(Json(json::explained(&explained, |group| caller.sees(Right::Group, group))))
 }
 
 async fn read_body(

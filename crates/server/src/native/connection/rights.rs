@@ -72,6 +72,7 @@ pub(super) fn check(caller: &mut Caller, verb: &Verb) -> Result<(), Refusal> {
         Verb::Subscribe(asked) => caller.may_all(Right::Subscribe, &asked.pattern)?,
         Verb::Get(asked) => caller.may(Right::Read, &asked.topic)?,
         Verb::Read(asked) => caller.may(Right::Read, &asked.topic)?,
+        Verb::Explain(asked) => caller.may(Right::Read, &asked.topic)?,
         Verb::CellRead(asked) => caller.may_cell(Right::Read, &asked.name)?,
         Verb::Clients(_) => caller.may_area("clients")?,
         Verb::Stats(_) => caller.may_area("server")?,
@@ -119,6 +120,7 @@ pub(super) fn check(caller: &mut Caller, verb: &Verb) -> Result<(), Refusal> {
         | Verb::StatsText(_)
         | Verb::AuthAnswer(_)
         | Verb::ClusterAnswer(_)
+        | Verb::Explained(_)
         | Verb::GroupJoined(_)
         | Verb::GroupLeft(_)
         | Verb::GroupMessages(_)
