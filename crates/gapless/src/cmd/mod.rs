@@ -11,14 +11,18 @@ pub(crate) mod config;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
 pub(crate) mod events;
+pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod get;
 pub(crate) mod group;
+pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod job_batch;
 pub(crate) mod job_manage;
 pub(crate) mod job_submit;
 pub(crate) mod leader;
+pub(crate) mod man;
 pub(crate) mod outbox;
 pub(crate) mod outbox_consume;
 pub(crate) mod outbox_run;
@@ -30,6 +34,7 @@ pub(crate) mod stats;
 pub(crate) mod sub_group;
 pub(crate) mod subscribe;
 pub(crate) mod token;
+pub(crate) mod top;
 pub(crate) mod topic;
 pub(crate) mod worker;
 
@@ -57,7 +62,8 @@ Every command explains itself with examples: gapless help pub";
 ///
 /// Without a command, `serve` is run.
 #[derive(Debug, Parser)]
-#[command(name = "gapless", version, after_help = FIRST_STEPS, after_long_help = long_help())]
+#[command(name = "gapless", version = env!("GAPLESS_VERSION"))]
+#[command(after_help = FIRST_STEPS, after_long_help = long_help())]
 #[command(infer_subcommands = true, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -184,6 +190,9 @@ pub(crate) enum Command {
     Request(request::RequestOptions),
     Reply(request::ReplyOptions),
     Get(get::GetOptions),
+    Explain(explain::ExplainOptions),
+    Export(export::ExportOptions),
+    Import(import::ImportOptions),
     Topic(topic::TopicOptions),
     Group(group::GroupOptions),
     Dlq(dlq::DlqOptions),
@@ -198,12 +207,14 @@ pub(crate) enum Command {
     Cluster(cluster::ClusterOptions),
     Events(events::EventsOptions),
     Stats(stats::StatsOptions),
+    Top(top::TopOptions),
     Token(token::TokenOptions),
     Auth(auth::AuthOptions),
     Doctor(doctor::DoctorOptions),
     Bench(bench::BenchOptions),
     Config(config::ConfigOptions),
     Completions(completions::CompletionsOptions),
+    Man(man::ManOptions),
 }
 
 impl Command {

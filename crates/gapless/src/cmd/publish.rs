@@ -134,7 +134,7 @@ pub(crate) fn run(options: &PubOptions, global: &Global, out: &mut Output) -> Do
 }
 
 /// Creates the topic; an existing one with other settings is accepted.
-async fn create(client: &Client, topic: &TopicName) -> Result<(), Failure> {
+pub(super) async fn create(client: &Client, topic: &TopicName) -> Result<(), Failure> {
     match client.create_topic(topic, TopicSettings::default()).await {
         Ok(_) => Ok(()),
         Err(AskError::Server(trouble)) if trouble.known() == Some(ErrorCode::TopicExists) => Ok(()),

@@ -133,7 +133,7 @@ pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Don
     with_client(global, out, async |client, out| follow(client, &plan, out).await)
 }
 
-fn begin(start: Start) -> From {
+pub(super) fn begin(start: Start) -> From {
     match start {
         Start::Beginning => From::Beginning,
         Start::Now => From::Now,
@@ -378,7 +378,7 @@ fn show_messages(
     Ok((shown, messages.token()))
 }
 
-fn gap_text(gap: &GapNotice) -> String {
+pub(super) fn gap_text(gap: &GapNotice) -> String {
     let reason = gap.reason;
     let topic = gap.topic.as_ref().map_or("all topics", |topic| topic.as_str());
     let range = match (gap.from, gap.to) {
@@ -451,7 +451,7 @@ fn can_keep(path: &Path) -> Result<(), Failure> {
 }
 
 /// Where the file is written before it is put in place.
-fn beside(path: &Path) -> PathBuf {
+pub(super) fn beside(path: &Path) -> PathBuf {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".new");
     aside.into()

@@ -375,7 +375,7 @@ fn count(info: &TopicInfo) -> u64 {
 }
 
 /// The settings that differ from the default, as they are typed.
-fn summary(settings: &TopicSettings) -> String {
+pub(super) fn summary(settings: &TopicSettings) -> String {
     let mut parts = vec![settings.storage.name().to_owned()];
     if let Some(age) = settings.retention.age {
         parts.push(format!("age {}", human_duration(age)));

@@ -2,9 +2,11 @@
 //!
 //! Nothing sleeps: waiting means reading lines with a deadline. Every child is ended by its id.
 
+mod about;
 mod auth;
 mod config;
 mod doctor;
+mod explain;
 mod follow;
 mod group;
 mod identity;
@@ -16,5 +18,8 @@ mod readme;
 mod request;
 mod serve;
 mod support;
+mod terminal;
 mod tls;
+mod top;
 mod topic;
+mod transfer;
