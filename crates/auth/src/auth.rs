@@ -198,28 +198,29 @@ impl Auth {
     ///
     /// # Errors
     /// When the proof is missing or not good.
-    pub fn caller(&self, proof: Proof<'_>, from: &str) -> Result<Caller, Refused> {
+    pub fn caller(&self, proof: Proof<'_>, from: impl Into<Arc<str>>) -> Result<Caller, Refused> {
+        let from = from.into();
         let claim = self.claim(proof).and_then(|claim| {
             let who = self.inner.who(&claim)?;
             let claim = match claim {
                 Claim::Nothing => Arc::clone(&self.inner.nothing),
                 claim => Arc::new(claim),
             };
-            Ok(Caller::new(self.clone(), claim, who, from))
+            Ok(Caller::new(self.clone(), claim, who, Arc::clone(&from)))
         });
-        claim.map_err(|why| self.refuse(why, !matches!(proof, Proof::Nothing), from))
+        claim.map_err(|why| self.refuse(why, !matches!(proof, Proof::Nothing), &from))
     }
 
     /// A client that has said nothing yet, and may do nothing.
-    pub fn stranger(&self, from: &str) -> Caller {
+    pub fn stranger(&self, from: impl Into<Arc<str>>) -> Caller {
         let (nothing, stranger) = (&self.inner.nothing, &self.inner.stranger);
-        Caller::new(self.clone(), Arc::clone(nothing), Arc::clone(stranger), from)
+        Caller::new(self.clone(), Arc::clone(nothing), Arc::clone(stranger), from.into())
     }
 
     /// The server itself.
     pub fn server(&self) -> Caller {
         let who = Arc::new(everything(SERVER));
-        Caller::new(self.clone(), Arc::new(Claim::Server), who, SERVER)
+        Caller::new(self.clone(), Arc::new(Claim::Server), who, SERVER.into())
     }
 
     fn claim(&self, proof: Proof<'_>) -> Result<Claim, &'static str> {
@@ -270,7 +271,7 @@ impl Auth {
         };
         let caller = claim.and_then(|claim| {
             let who = self.inner.who(&claim)?;
-            Ok(Caller::new(self.clone(), Arc::new(claim), who, from))
+            Ok(Caller::new(self.clone(), Arc::new(claim), who, from.into()))
         });
         caller.map_err(|why| self.refuse(why, true, from))
     }

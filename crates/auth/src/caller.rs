@@ -71,8 +71,8 @@ impl fmt::Debug for Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(auth: Auth, claim: Arc<Claim>, who: Arc<Who>, from: &str) -> Self {
-        let (generation, from) = (auth.generation(), Arc::from(from));
+    pub(crate) fn new(auth: Auth, claim: Arc<Claim>, who: Arc<Who>, from: Arc<str>) -> Self {
+        let generation = auth.generation();
         Self { auth, claim, who, from, generation, may_publish: None, kept: None }
     }
 

@@ -350,7 +350,7 @@ fn check(auth: &Auth, name: &str, right: &str, on: &str) -> Result<Value, Comman
         name => crate::auth::Claim::Name(name.to_owned()),
     };
     let who = auth.inner.who(&claim).map_err(|_| unknown("identity", name))?;
-    let caller = Caller::new(auth.clone(), Arc::new(claim), who, "");
+    let caller = Caller::new(auth.clone(), Arc::new(claim), who, "".into());
     let mut answer = json!({ "name": name, "right": right.name(), "on": on });
     let (allowed, role, rule, why) = match caller.explain(right, asked) {
         None => (

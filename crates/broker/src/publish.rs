@@ -12,7 +12,7 @@ pub(crate) mod offer;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -133,6 +133,14 @@ impl Publishing {
     pub fn lead(&self) {
         if let Some(ticket) = &self.ticket {
             ticket.lead();
+        }
+    }
+
+    /// Does not write when it is polled, but lets it be written together with what others publish
+    /// meanwhile: for a caller that is one of many.
+    pub fn gather(&mut self) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.gather();
         }
     }
 
@@ -429,6 +437,41 @@ impl Broker {
     /// Does several things together: after a crash all are there, or none.
     pub fn commit(&self, atomic: Atomic, options: &PublishOptions) -> Publishing {
         self.inner.commit_atomic(atomic, options)
+    }
+
+    /// Writes what need not be flushed in the caller's runtime, when its other tasks that are ready
+    /// have had their turn: what they publish is written together, and no thread is woken for
+    /// it. Wakes those whose publishes are done there, too. Never ends; dropped, the flusher's thread
+    /// does all that again.
+    pub async fn write_here(&self) {
+        struct Writer<'a>(&'a Broker, Option<Waker>);
+        impl Drop for Writer<'_> {
+            fn drop(&mut self) {
+                if let Some(waker) = &self.1 {
+                    self.0.inner.journal.forget_writer(waker);
+                }
+            }
+        }
+        let mut writer = Writer(self, None);
+        let mut yielded = false;
+        std::future::poll_fn(|context| {
+            let journal = &self.inner.journal;
+            if writer.1.is_none() {
+                journal.set_writer(context.waker());
+                writer.1 = Some(context.waker().clone());
+            }
+            journal.wake_settled();
+            if yielded {
+                yielded = false;
+                journal.write_gathered();
+            } else if journal.wants_writer() {
+                // Behind all that is ready.
+                yielded = true;
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     /// Resolves when an append that was refused with `QueueFull` may be tried again.

@@ -296,15 +296,15 @@ impl Ticket {
 
     /// Writes in this thread if that is only a small copy.
     fn write_little(&self) {
-        let Some(inner) = self.inner.upgrade() else { return };
-        let gather = lock(&inner.gather);
-        let little = gather.waiting_bytes() <= WRITTEN_HERE_BYTES_MAX;
-        let quick = little && gather.required() < Durability::Flushed;
-        drop(gather);
-        let quick = quick && inner.is_near;
-        if quick && !inner.blocked.load(Ordering::Acquire) && !inner.is_paced() {
-            inner.marks.try_turn(|| inner.turn());
+        if let Some(inner) = self.inner.upgrade() {
+            inner.write_little();
         }
+    }
+
+    /// Does not write when it is awaited, but lets it be written together with what others append
+    /// meanwhile.
+    pub fn gather(&mut self) {
+        self.asked = true;
     }
 }
 
@@ -327,7 +327,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         // One that wanted no more than memory is done at once, but must be written too.
         if self.marks.reached(self.lsn) == Durability::Memory {
-            self.marks.kick();
+            self.marks.ask_to_write();
         }
     }
 }
@@ -423,6 +423,39 @@ impl Journal {
     /// Writes and flushes what has gathered, in this thread: for those without a flusher.
     pub fn turn(&self) {
         self.inner.marks.take_turn(|| self.inner.turn());
+    }
+
+    /// Lets `writer` be woken, in place of the flusher's thread, when something is to be written that
+    /// need not be flushed, or when several tickets are done. It is to call [`Journal::wake_settled`],
+    /// and [`Journal::write_gathered`] if [`Journal::wants_writer`] says so; that may wait a
+    /// moment so that more gathers.
+    pub fn set_writer(&self, writer: &Waker) {
+        self.inner.marks.set_writer(writer);
+    }
+
+    /// That waker is not there any more.
+    pub fn forget_writer(&self, writer: &Waker) {
+        self.inner.marks.forget_writer(writer);
+    }
+
+    /// Whether something is to be written by the writer.
+    pub fn wants_writer(&self) -> bool {
+        self.inner.marks.is_writer_asked()
+    }
+
+    /// Wakes those whose tickets are done, as far as that was left to the writer.
+    pub fn wake_settled(&self) {
+        self.inner.marks.wake_settled();
+    }
+
+    /// Writes what has gathered if that takes less time than waking a thread for it, else asks the
+    /// flusher's thread.
+    pub fn write_gathered(&self) {
+        self.inner.marks.writer_begins();
+        if !self.inner.write_little() {
+            self.inner.marks.kick();
+        }
+        self.inner.marks.wake_settled();
     }
 
     /// Flushes everything that was appended so far.
@@ -719,6 +752,17 @@ impl Drop for Journal {
 }
 
 impl Inner {
+    /// Writes in this thread if that is only a small copy. Returns whether it did.
+    fn write_little(&self) -> bool {
+        let gather = lock(&self.gather);
+        let little = gather.waiting_bytes() <= WRITTEN_HERE_BYTES_MAX;
+        let quick = little && gather.required() < Durability::Flushed;
+        drop(gather);
+        let quick = quick && self.is_near;
+        let may = quick && !self.blocked.load(Ordering::Acquire) && !self.is_paced();
+        may && self.marks.try_turn(|| self.turn())
+    }
+
     pub(crate) fn segments(&self) -> Segments {
         let segments = self.segments.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         Arc::clone(&segments)

@@ -17,6 +17,9 @@ use gapless_core::Durability;
 use crate::error::Failure;
 use crate::log::Lsn;
 
+/// Waiters that are woken by the thread that raised the marks, if there is a writer for more.
+const WOKEN_HERE_MAX: usize = 2;
+
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -42,6 +45,8 @@ pub(crate) struct Marks {
     kicks: Condvar,
     /// How long a full disk is left alone.
     full_retry: Duration,
+    /// The writer was asked for a turn that it has not begun.
+    writer_asked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +60,10 @@ struct Waiting {
     /// cost more than the flush.
     parked: VecDeque<(Lsn, Durability, Thread)>,
     kicked: bool,
+    /// Asked for turns without a flush in place of the flusher's thread.
+    writer: Option<Waker>,
+    /// Those whose wait is over and whom the writer wakes.
+    settled: Vec<Waker>,
     failure: Option<Failure>,
     /// Those who wait for a frame up to this one are not kept waiting.
     given_up: Lsn,
@@ -132,14 +141,8 @@ impl Marks {
         self.written.fetch_max(written.0, Ordering::AcqRel);
         self.flushed.fetch_max(flushed.0, Ordering::AcqRel);
         let mut waiting = lock(&self.waiting);
-        let mut woken = Vec::new();
-        waiting.wakers.retain_mut(|(lsn, wanted, waker)| {
-            let over = self.reached(*lsn) >= *wanted;
-            if over {
-                woken.push(waker.clone());
-            }
-            !over
-        });
+        let over = |(lsn, wanted, _): &mut (Lsn, Durability, Waker)| self.reached(*lsn) >= *wanted;
+        let woken: Vec<_> = waiting.wakers.extract_if(.., over).collect();
         waiting.parked.retain(|(lsn, wanted, thread)| {
             let over = self.reached(*lsn) >= *wanted;
             if over {
@@ -147,8 +150,23 @@ impl Marks {
             }
             !over
         });
-        drop(waiting);
-        woken.into_iter().for_each(Waker::wake);
+        let woken = woken.into_iter().map(|(_, _, waker)| waker);
+        // From the writer's own threads each of them takes less.
+        if woken.len() > WOKEN_HERE_MAX && waiting.writer.is_some() {
+            waiting.settled.extend(woken);
+            let writer = waiting.writer.clone();
+            drop(waiting);
+            writer.into_iter().for_each(Waker::wake);
+        } else {
+            drop(waiting);
+            woken.for_each(Waker::wake);
+        }
+    }
+
+    /// Wakes those whose wait is over and who were left to the writer.
+    pub(crate) fn wake_settled(&self) {
+        let settled = std::mem::take(&mut lock(&self.waiting).settled);
+        settled.into_iter().for_each(Waker::wake);
     }
 
     /// Ends the journal: everybody is woken and learns why. The first failure stays.
@@ -203,11 +221,59 @@ impl Marks {
         if !again || !waiting.wakers.iter().any(same) {
             waiting.wakers.push((lsn, wanted, waker.clone()));
         }
-        if !waiting.kicked {
+        self.ask(waiting, wanted);
+        None
+    }
+
+    /// Asks for a turn, of the writer if there is one and no flush is needed.
+    fn ask(&self, mut waiting: MutexGuard<'_, Waiting>, wanted: Durability) {
+        if wanted < Durability::Flushed && waiting.writer.is_some() {
+            if !self.writer_asked.swap(true, Ordering::AcqRel) {
+                let writer = waiting.writer.clone();
+                drop(waiting);
+                writer.into_iter().for_each(Waker::wake);
+            }
+        } else if !waiting.kicked {
             waiting.kicked = true;
             self.kicks.notify_one();
         }
-        None
+    }
+
+    /// Lets turns without a flush be asked of this waker, in place of the flusher's thread, until
+    /// [`Marks::forget_writer`].
+    pub(crate) fn set_writer(&self, writer: &Waker) {
+        lock(&self.waiting).writer = Some(writer.clone());
+    }
+
+    /// Turns are asked of the flusher's thread again, unless another waker was set since. What was
+    /// asked of the writer is asked of that thread.
+    pub(crate) fn forget_writer(&self, writer: &Waker) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.writer.as_ref().is_some_and(|known| known.will_wake(writer)) {
+            waiting.writer = None;
+        }
+        drop(waiting);
+        self.writer_asked.store(false, Ordering::Release);
+        self.wake_settled();
+        self.kick();
+    }
+
+    /// Whether the writer is asked for a turn.
+    pub(crate) fn is_writer_asked(&self) -> bool {
+        self.writer_asked.load(Ordering::Acquire)
+    }
+
+    /// The writer's turn begins: what is appended from now on may not be in it.
+    pub(crate) fn writer_begins(&self) {
+        self.writer_asked.store(false, Ordering::Release);
+    }
+
+    /// Asks for a turn without a flush, and does not wait for it.
+    pub(crate) fn ask_to_write(&self) {
+        // The writer begins its turn after this look, and then finds what was appended before it.
+        if !self.writer_asked.load(Ordering::Acquire) {
+            self.ask(lock(&self.waiting), Durability::Written);
+        }
     }
 
     /// Blocks until the wait is over; leads when nobody does.
@@ -263,12 +329,14 @@ impl Marks {
         lock(&self.waiting).leading
     }
 
-    /// Takes one turn as the leader, if nobody leads.
-    pub(crate) fn try_turn(&self, turn: impl Fn() -> Turn) {
+    /// Takes one turn as the leader, if nobody leads. Returns whether it did.
+    pub(crate) fn try_turn(&self, turn: impl Fn() -> Turn) -> bool {
         let waiting = lock(&self.waiting);
-        if !waiting.leading {
+        let may = !waiting.leading;
+        if may {
             drop(self.lead(waiting, &turn, Duration::ZERO));
         }
+        may
     }
 
     /// The life of the flusher's thread: a turn whenever somebody asked for one, and while

@@ -70,8 +70,10 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 /// calls than that wait for a thread; all that wait for one flush go on together anyway.
 const BLOCKING_THREADS_MAX: usize = 64;
 
-/// Turns of tasks before the runtime looks at sockets and at wakes from other threads.
-const TURNS_BETWEEN_EVENTS: u32 = 2;
+/// Turns of tasks before the runtime looks at sockets and at wakes from other threads. Most turns are
+/// short, and a look costs as much as one; a task whose turn was long lets the runtime look before
+/// its next one by itself.
+const TURNS_BETWEEN_EVENTS: u32 = 8;
 
 #[cfg(test)]
 mod tests {

@@ -13,19 +13,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gapless_broker::{MemberHandle, MemberInfo};
 use gapless_core::{Timestamp, TopicName};
 
+use crate::native::ready::Ready;
 use crate::numbered::Numbered;
 
 /// A client that is connected.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) number: u64,
-    pub(crate) address: String,
+    pub(crate) address: Arc<str>,
     pub(crate) since: Timestamp,
     pub(crate) name: Mutex<String>,
     /// Its subscriptions: number on the connection, number at the broker, whether by topic.
     pub(crate) follows: Mutex<Numbered<(u64, bool)>>,
     /// Its memberships of groups, by their number on the connection.
     members: Mutex<Numbered<MemberHandle>>,
+    /// Wakes the task of its connection; of native clients only.
+    pub(crate) ready: Arc<Ready>,
 }
 
 /// A membership in the list, taken out when it is dropped.
@@ -147,7 +150,8 @@ impl Sessions {
     pub(crate) fn new_session(&self, address: String, since: Timestamp) -> Arc<Session> {
         let number = self.inner.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let (name, follows, members) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Session { number, address, since, name, follows, members })
+        let (address, ready) = (address.into(), Arc::default());
+        Arc::new(Session { number, address, since, name, follows, members, ready })
     }
 
     /// Puts a session of one subscription into the list, for as long as the seat is held.

@@ -41,8 +41,9 @@ pub(crate) struct PatternFollower {
     mailbox: Arc<Mailbox>,
     /// The last thing handed out was volatile.
     mailed: bool,
-    reader: Option<PatternReader>,
-    reading: Option<(Pending<(PatternReader, Step)>, Reserved)>,
+    /// History, and a step of it that is being read; boxed, as most subscriptions are live.
+    reader: Option<Box<PatternReader>>,
+    reading: Option<Box<(Pending<(PatternReader, Step)>, Reserved)>>,
     /// What is to be handed out, and the position up to which all is, once it was.
     ready: VecDeque<(Delivery, Position)>,
     handed_out: Position,
@@ -142,14 +143,14 @@ impl PatternFollower {
                 self.handed_out = self.handed_out.max(through);
                 return Poll::Ready(Ok(delivery));
             }
-            if let Some((reading, _)) = &mut self.reading {
-                let done = ready!(Pin::new(reading).poll(context));
+            if let Some(reading) = &mut self.reading {
+                let done = ready!(Pin::new(&mut reading.0).poll(context));
                 // It counts as it was read from here on.
                 let _reserved = self.reading.take();
                 let (reader, read) = done.map_err(closed_or_read)?;
                 let next = reader.next();
                 let parts = read.map_err(FollowError::Read)?;
-                self.reader = Some(reader);
+                self.reader = Some(Box::new(reader));
                 shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
                 let bytes: usize = parts.iter().map(Bytes::len).sum();
                 inner.metrics.recovered_bytes.increment(bytes as u64);
@@ -253,14 +254,14 @@ impl PatternFollower {
     fn read(&mut self, inner: &Arc<Inner>) {
         let next = self.sweep.next();
         let at_place = self.reader.take().filter(|reader| reader.next() == next);
-        let reader = at_place.unwrap_or_else(|| PatternReader::new(next));
+        let reader = at_place.map_or_else(|| PatternReader::new(next), |reader| *reader);
         let (pattern, broker) = (self.pattern.clone(), Arc::downgrade(inner));
         let is_wanted = Arc::new(move |id: TopicId| {
             broker.upgrade().is_some_and(|inner| wanted(&inner, &pattern, id).is_some())
         });
         let reserved = inner.recovery_memory.reserve(&inner.limits);
         let reading = inner.journal.read_pattern(reader, is_wanted, reserved.step());
-        self.reading = Some((reading, reserved));
+        self.reading = Some(Box::new((reading, reserved)));
     }
 
     /// The topic of this number, if it is wanted and still there.

@@ -391,3 +391,15 @@ fn skip_before(mut bytes: Bytes, seq: Seq) -> Bytes {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_takes_less_than_a_quarter_of_a_kilobyte() {
+        // With the two counts of its handle, in whole pieces of 16 bytes, as memory is given out.
+        let bytes = size_of::<LiveTopic>() + 2 * size_of::<usize>();
+        assert!(bytes <= 248, "{bytes} bytes");
+    }
+}

@@ -15,7 +15,7 @@ mod rights;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -36,6 +36,7 @@ use crate::native::group::Memberships;
 use crate::native::output::poll_write;
 use crate::native::ready::Ready;
 use crate::native::server::Shared;
+use crate::native::signals::Heard;
 use crate::native::stream::{STACK_BYTES, Stream};
 use crate::numbered::Numbered;
 use crate::sessions::Session;
@@ -96,13 +97,21 @@ pub(crate) struct Connection {
     hungry: VecDeque<u64>,
     ready: Arc<Ready>,
     next_follow: u64,
+    /// Whether another connection published just before this one did.
+    is_one_of_many: bool,
     /// Whether something of this turn was live.
     was_live: bool,
     /// Whether what was delivered last was history.
     recovers: bool,
+    /// Bytes written since it last paused for live messages.
+    unrested: usize,
     /// Until when a recovering connection pauses, so that live messages pass.
     rest_until: Option<Instant>,
     timer: Pin<Box<Sleep>>,
+    /// What was said to all connections, as far as it is known here.
+    heard: Heard,
+    /// The time at which its turn began.
+    now: Instant,
     hello_by: Instant,
     last_heard: Instant,
     last_written: Instant,
@@ -131,6 +140,13 @@ enum End {
     Io(io::Error),
 }
 
+/// Why a connection does not simply wait.
+enum Stopped {
+    Ended(End),
+    /// Something was said to all connections.
+    Heard(Heard),
+}
+
 impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
@@ -145,10 +161,12 @@ impl Connection {
         too_many: bool,
     ) -> Box<Self> {
         let now = Instant::now();
+        let heard = shared.signals.heard();
+        let ready = Arc::clone(&session.ready);
         let hello_by = now + shared.options.hello_timeout;
         let limit = FrameLimit::at_most(shared.options.frame_bytes_max);
         let share = shared.options.memory.share();
-        let caller = shared.auth.stranger(&session.address);
+        let caller = shared.auth.stranger(Arc::clone(&session.address));
         let mut connection = Box::new(Self {
             shared,
             session,
@@ -172,12 +190,16 @@ impl Connection {
             members: Memberships::default(),
             features: Features::NONE,
             hungry: VecDeque::new(),
-            ready: Arc::default(),
+            ready,
             next_follow: 1,
+            is_one_of_many: false,
             was_live: false,
             recovers: false,
+            unrested: 0,
             rest_until: None,
             timer: Box::pin(tokio::time::sleep_until(hello_by)),
+            heard,
+            now,
             hello_by,
             last_heard: now,
             last_written: now,
@@ -189,25 +211,34 @@ impl Connection {
     }
 
     pub(crate) async fn run(mut self: Box<Self>) {
-        let shared = Arc::clone(&self.shared);
-        let mut changes = shared.auth.changes();
         let ended = loop {
-            tokio::select! {
-                biased;
-                ended = poll_fn(|context| self.poll(context)) => break Some(ended),
-                () = shared.closed() => break None,
-                Ok(()) = changes.changed() => self.check_again(),
+            match poll_fn(|context| self.poll(context)).await {
+                Stopped::Ended(End::Jobs) => return Box::pin(self.serve_jobs()).await,
+                Stopped::Ended(end) => break Some(end),
+                Stopped::Heard(heard) if heard.is_closing() => break None,
+                Stopped::Heard(_) => self.check_again(),
             }
         };
-        if matches!(ended, Some(End::Jobs)) {
-            return Box::pin(self.serve_jobs()).await;
-        }
         // Boxed: open connections must not pay for the state that an ending one needs.
         Box::pin(self.wind_up(ended)).await;
     }
 
+    /// Does what can be done; ready when the connection has ended, or something was said to all.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Stopped> {
+        if let Poll::Ready(end) = self.poll_end(context) {
+            return Poll::Ready(Stopped::Ended(end));
+        }
+        // After the turn, which left the waker: what is said from now on wakes it.
+        let heard = self.shared.signals.heard();
+        if heard == self.heard {
+            return Poll::Pending;
+        }
+        self.heard = heard;
+        Poll::Ready(Stopped::Heard(heard))
+    }
+
     /// Does what can be done; ready when the connection has ended.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<End> {
         match self.turn(context) {
             Ok(()) => Poll::Pending,
             Err(end) => Poll::Ready(end),
@@ -221,8 +252,9 @@ impl Connection {
         if let Some(awake) = &self.shared.awake {
             awake.touch();
         }
+        self.now = Instant::now();
         let recovering = self.recovers.then(|| self.shared.broker.recovering());
-        let share = self.shared.fairness.share(Instant::now(), recovering);
+        let share = self.shared.fairness.share(self.now, recovering);
         self.was_live = false;
         let mut quantum = share.bytes;
         while quantum > 0 {
@@ -248,9 +280,11 @@ impl Connection {
         self.note_live();
         self.count_memory();
         // Others get their turn; this one goes on after them, or after its rest.
-        self.rest_until = share.rest.map(|rest| Instant::now() + rest);
+        let rest = share.rest(&mut self.unrested, share.bytes);
+        self.rest_until = rest.map(|rest| Instant::now() + rest);
         if !self.rests(context) {
-            context.waker().wake_by_ref();
+            // After the runtime has looked at sockets too: the turn was long.
+            let _ = pin!(tokio::task::yield_now()).poll(context);
         }
         Ok(())
     }
@@ -273,7 +307,7 @@ impl Connection {
 
     fn note_live(&self) {
         if self.was_live {
-            self.shared.fairness.live(Instant::now());
+            self.shared.fairness.live(self.now);
         }
     }
 
@@ -330,7 +364,7 @@ impl Connection {
         }
         let written = before - self.output.bytes();
         if written > 0 || before == 0 {
-            self.last_written = Instant::now();
+            self.last_written = self.now;
         }
         Ok(written)
     }
@@ -346,8 +380,45 @@ impl Connection {
         if self.is_of_jobs() {
             return Err(End::Jobs);
         }
-        // Publishes and acks that have come are handled together, so that answers gather. Anything
-        // else is answered in its order: a pong says that what was asked before is done.
+        if self.handle_all() {
+            return Ok(true);
+        }
+        let missing = Decoder::new(self.frame_limit()).missing(&self.input);
+        let missing = missing.unwrap_or(self.read_bytes);
+        // No more room than has come already: a length is a promise.
+        let room = missing.min(self.input.len()).max(self.read_bytes);
+        let Some(room) = self.may_read(room, context) else { return Ok(false) };
+        match self.stream.poll_read(context, &mut self.input, room) {
+            Poll::Pending => {
+                self.drop_empty_input();
+                Ok(false)
+            }
+            Poll::Ready(Ok(0)) => {
+                // It sends no more, but may still read the answers to what it sent.
+                self.finish();
+                Ok(true)
+            }
+            Poll::Ready(Ok(read)) => {
+                self.read_bytes = match read {
+                    _ if read >= room => (room * 4).min(READ_BYTES_MAX),
+                    _ if read < self.read_bytes / 8 => (room / 2).max(READ_BYTES_MIN),
+                    _ => self.read_bytes,
+                };
+                self.last_heard = self.now;
+                self.unfinished_since.get_or_insert(self.last_heard);
+                if !self.is_of_jobs() {
+                    self.handle_all();
+                }
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Handles frames that have come. Publishes and acks are handled together, so that answers
+    /// gather. Anything else is answered in its order: a pong says that what was asked before is
+    /// done. Returns whether there was any frame.
+    fn handle_all(&mut self) -> bool {
         let mut handled = 0;
         while handled < FRAMES_AT_ONCE && self.may_handle() {
             if let Some(run) = self.next_run() {
@@ -375,35 +446,8 @@ impl Connection {
         self.drop_empty_input();
         if handled > 0 {
             self.unfinished_since = None;
-            return Ok(true);
         }
-        let missing = Decoder::new(self.frame_limit()).missing(&self.input);
-        let missing = missing.unwrap_or(self.read_bytes);
-        // No more room than has come already: a length is a promise.
-        let room = missing.min(self.input.len()).max(self.read_bytes);
-        let Some(room) = self.may_read(room, context) else { return Ok(false) };
-        match self.stream.poll_read(context, &mut self.input, room) {
-            Poll::Pending => {
-                self.drop_empty_input();
-                Ok(false)
-            }
-            Poll::Ready(Ok(0)) => {
-                // It sends no more, but may still read the answers to what it sent.
-                self.finish();
-                Ok(true)
-            }
-            Poll::Ready(Ok(read)) => {
-                self.read_bytes = match read {
-                    _ if read >= room => (room * 4).min(READ_BYTES_MAX),
-                    _ if read < self.read_bytes / 8 => (room / 2).max(READ_BYTES_MIN),
-                    _ => self.read_bytes,
-                };
-                self.last_heard = Instant::now();
-                self.unfinished_since.get_or_insert(self.last_heard);
-                Ok(true)
-            }
-            Poll::Ready(Err(error)) => Err(error.into()),
-        }
+        handled > 0
     }
 
     /// Nothing is kept while nothing is in flight.
@@ -449,7 +493,7 @@ impl Connection {
     /// Ends the connection when it was silent, or took nothing, for too long.
     fn watch_time(&mut self, context: &mut Context<'_>) -> Result<(), End> {
         let options = &self.shared.options;
-        let now = Instant::now();
+        let now = self.now;
         let stuck = self.output.bytes() > 0;
         let (deadline, code) = if stuck {
             (Some(self.last_written + options.write_timeout), ErrorCode::WriteTimeout)
@@ -475,7 +519,11 @@ impl Connection {
         // While memory is not short it is looked at again after as long.
         let memory = memory.map(|at| if at <= now { now + options.memory.patience() } else { at });
         let Some(next) = deadline.into_iter().chain(memory).min() else { return Ok(()) };
-        self.timer.as_mut().reset(next);
+        // A timer that is due earlier is left as it is: to set it at every turn costs more than to
+        // look at the time once more when it has passed.
+        if self.timer.is_elapsed() || self.timer.deadline() > next {
+            self.timer.as_mut().reset(next);
+        }
         if self.timer.as_mut().poll(context).is_ready() {
             context.waker().wake_by_ref();
         }
@@ -547,5 +595,21 @@ impl Connection {
             }
         }
         did
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of an idle connection's own state, without what the runtime and the broker have of it.
+    const STATE_BYTES_MAX: usize = 640;
+
+    #[test]
+    fn the_state_of_a_connection_and_of_a_subscription_is_small() {
+        let sizes = [size_of::<Connection>(), size_of::<Followed>(), size_of::<Session>()];
+        assert!(sizes[0] <= STATE_BYTES_MAX, "{sizes:?}");
+        assert!(sizes[1] <= 192, "{sizes:?}");
+        assert!(sizes[2] <= 192, "{sizes:?}");
     }
 }

@@ -33,8 +33,8 @@ pub(crate) struct Followed {
     credit_messages: u64,
     /// Below zero after a message that was larger than what was left: it is paid back first.
     credit_bytes: i64,
-    /// What was taken from the broker and waits for credit.
-    rest: Option<Messages>,
+    /// What was taken from the broker and waits for credit; boxed, as mostly there is nothing.
+    rest: Option<Box<Messages>>,
     /// The position of the token after what was sent.
     sent: Position,
 }
@@ -135,7 +135,7 @@ impl Followed {
                 return Stop::Full;
             }
             if let Some(messages) = self.rest.take() {
-                match self.send_messages(messages, output, limit) {
+                match self.send_messages(*messages, output, limit) {
                     Ok(()) => continue,
                     Err(stop) => return stop,
                 }
@@ -146,8 +146,21 @@ impl Followed {
             let mut context = Context::from_waker(&self.waker);
             match self.subscription.poll_next(&mut context) {
                 Poll::Pending => return Stop::Waits,
+                Poll::Ready(Ok(Delivery::Messages(messages))) => {
+                    let messages = Messages {
+                        subscription: self.number,
+                        topic: messages.topic().clone(),
+                        from: messages.from(),
+                        to: messages.to(),
+                        last_position: messages.last_position(),
+                        batches: messages.stored(),
+                    };
+                    if let Err(stop) = self.send_messages(messages, output, limit) {
+                        return stop;
+                    }
+                }
                 Poll::Ready(Ok(delivery)) => {
-                    if let Some(verb) = self.translate(delivery) {
+                    if let Some(verb) = self.translate(&delivery) {
                         put(output, &verb, limit);
                     }
                 }
@@ -159,23 +172,13 @@ impl Followed {
         }
     }
 
-    /// A step as a verb; messages are kept to be cut to size.
-    fn translate(&mut self, delivery: Delivery) -> Option<Verb> {
+    /// A step as a verb, unless it is messages.
+    fn translate(&mut self, delivery: &Delivery) -> Option<Verb> {
         let subscription = self.number;
         let after = self.subscription.token().position;
         Some(match delivery {
-            Delivery::Messages(messages) => {
-                self.rest = Some(Messages {
-                    subscription,
-                    topic: messages.topic().clone(),
-                    from: messages.from(),
-                    to: messages.to(),
-                    last_position: messages.last_position(),
-                    batches: messages.stored(),
-                });
-                return None;
-            }
-            Delivery::Recovering { from, to } => {
+            Delivery::Messages(_) => return None,
+            &Delivery::Recovering { from, to } => {
                 self.recovering = true;
                 let range = if self.by_topic {
                     PlaceRange::Seqs(gapless_core::Seq(from), gapless_core::Seq(to))
@@ -191,6 +194,7 @@ impl Followed {
             }
             Delivery::Gap(gap) => {
                 self.sent = after;
+                let gap = gap.clone();
                 SubscriptionGap { subscription, gap, token: self.token() }.into()
             }
         })
@@ -203,7 +207,7 @@ impl Followed {
         limit: FrameLimit,
     ) -> Result<(), Stop> {
         if self.credit_messages == 0 || self.credit_bytes <= 0 {
-            self.rest = Some(messages);
+            self.rest = Some(Box::new(messages));
             return Err(Stop::NoCredit);
         }
         let room = limit.payload_bytes(messages.topic.as_str()) - MESSAGES_FIELDS_BYTES;
@@ -226,7 +230,7 @@ impl Followed {
                 self.credit_messages = self.credit_messages.saturating_sub(front.credit_messages());
                 self.credit_bytes -= i64::try_from(front.credit_bytes()).unwrap_or(i64::MAX);
                 self.sent = front.last_position;
-                self.rest = rest;
+                self.rest = rest.map(Box::new);
                 put(output, &front.into(), limit);
                 Ok(())
             }

@@ -13,9 +13,10 @@ mod group;
 mod group_requests;
 mod options;
 mod output;
-mod ready;
+pub(crate) mod ready;
 mod requests;
 mod server;
+mod signals;
 mod stream;
 
 pub use options::NativeOptions;

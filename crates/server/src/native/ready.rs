@@ -30,6 +30,12 @@ impl Ready {
         })
     }
 
+    /// Wakes the connection, if it was ever polled.
+    pub(crate) fn wake(&self) {
+        let waker = self.with(|state| state.waker.clone());
+        waker.into_iter().for_each(Waker::wake);
+    }
+
     /// Notes that a subscription should be asked, and wakes the connection.
     pub(crate) fn note(&self, subscription: u64) {
         let waker = self.with(|state| {

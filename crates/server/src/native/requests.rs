@@ -238,6 +238,6 @@ fn client_info(
         (_, false) => ClientState::Online,
     };
     let name = session.name();
-    let (number, since, address) = (session.number, session.since, session.address.clone());
+    let (number, since, address) = (session.number, session.since, session.address.to_string());
     ClientInfo { session: number, since, state, name, address, follows, memberships }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::native::awake::Awake;
 use crate::native::connection::Connection;
 use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
+use crate::native::signals::{Signals, tell_all};
 use crate::native::stream::Stream;
 use crate::sessions::{Counted, Session, Sessions, count_connections};
 use crate::{ListenerError, sockets};
@@ -39,6 +40,9 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) in_flight_bytes: AtomicUsize,
     pub(crate) fairness: Fairness,
+    pub(crate) signals: Signals,
+    /// The number of the session that published last.
+    pub(crate) published_last: AtomicU64,
     pub(crate) awake: Option<Awake>,
     /// Clients of other listeners, which are listed beside its own.
     neighbours: Mutex<Vec<Sessions>>,
@@ -108,12 +112,16 @@ impl NativeListener {
             sessions: Sessions::default(),
             in_flight_bytes: AtomicUsize::new(0),
             fairness: Fairness::new(Instant::now()),
+            signals: Signals::default(),
+            published_last: AtomicU64::new(0),
             awake,
             neighbours: Mutex::default(),
             connections: count_connections("native"),
             closing,
         });
         let mut tasks = JoinSet::new();
+        tasks.spawn(tell_all(Arc::clone(&shared)));
+        tasks.spawn(write(Arc::clone(&shared)));
         let mut tcp_address = None;
         if let Some(address) = tcp {
             let failed = |source| ListenerError::Listen { address: address.to_owned(), source };
@@ -158,6 +166,14 @@ impl NativeListener {
             // Whether it exists does not matter: the next server creates it again.
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+/// Writes what connections publish, until the listener closes.
+async fn write(shared: Arc<Shared>) {
+    tokio::select! {
+        () = shared.closed() => {}
+        () = shared.broker.write_here() => {}
     }
 }
 
@@ -229,12 +245,18 @@ async fn encrypt(shared: &Shared, stream: Stream, too_many: bool) -> Option<Stre
     match (stream, &shared.options.tls) {
         // A handshake costs more than the words that one too many would get.
         (Stream::Tcp(_), Some(_)) if too_many => None,
-        (Stream::Tcp(stream), Some(tls)) => tokio::select! {
-            stream = tls.accept(false, stream, shared.options.hello_timeout) => {
-                stream.map(|stream| Stream::Tls(Box::new(stream)))
-            }
-            () = shared.closed() => None,
-        },
+        // Boxed: open connections must not pay for the state of a handshake.
+        (Stream::Tcp(stream), Some(tls)) => {
+            Box::pin(async {
+                tokio::select! {
+                    stream = tls.accept(false, stream, shared.options.hello_timeout) => {
+                        stream.map(|stream| Stream::Tls(Box::new(stream)))
+                    }
+                    () = shared.closed() => None,
+                }
+            })
+            .await
+        }
         (stream, _) => Some(stream),
     }
 }

@@ -3,12 +3,14 @@
 //! A buffer is taken after the socket says it is readable, so that an idle connection holds
 //! none. Little is read on the stack and copied, so that no more is taken than has come.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncBufRead, AsyncWrite};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
@@ -36,31 +38,42 @@ impl Stream {
         if let Self::Tls(stream) = self {
             return poll_decrypted(Pin::new(&mut **stream), context, into, bytes);
         }
-        loop {
-            let readable = match self {
-                Self::Tcp(stream) => stream.poll_read_ready(context),
-                Self::Unix(stream) => stream.poll_read_ready(context),
-                Self::Tls(_) => Poll::Ready(Ok(())),
-            };
-            match readable {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-            let read = if bytes <= STACK_BYTES {
-                let mut small = [0; STACK_BYTES];
-                let read = self.try_read(&mut small[..bytes]);
-                into.extend_from_slice(&small[..*read.as_ref().unwrap_or(&0)]);
-                read
-            } else {
-                into.reserve(bytes);
-                self.try_read_buf(into)
-            };
-            match read {
-                // The readiness was out of date; asking again registers for the next.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => return Poll::Ready(other),
-            }
+        // Less than there was room for means that the socket is empty. These reads note that, so that
+        // the next one waits without asking the system.
+        if bytes <= STACK_BYTES {
+            let mut small = [MaybeUninit::uninit(); STACK_BYTES];
+            let mut read = ReadBuf::uninit(&mut small[..bytes]);
+            ready!(self.poll_read_into(context, &mut read))?;
+            into.extend_from_slice(read.filled());
+            return Poll::Ready(Ok(read.filled().len()));
+        }
+        // Nothing is taken for what has not come.
+        ready!(self.poll_readable(context))?;
+        into.reserve(bytes);
+        match self {
+            Self::Tcp(stream) => pin!(stream.read_buf(into)).poll(context),
+            Self::Unix(stream) => pin!(stream.read_buf(into)).poll(context),
+            Self::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(context),
+            Self::Unix(stream) => stream.poll_read_ready(context),
+            Self::Tls(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_read_into(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, into),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, into),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_read(context, into),
         }
     }
 
@@ -79,22 +92,6 @@ impl Stream {
                 certificate::name(stream.get_ref().1.peer_certificates()?.first()?)
             }
             Self::Tcp(_) | Self::Unix(_) => None,
-        }
-    }
-
-    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.try_read(into),
-            Self::Unix(stream) => stream.try_read(into),
-            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
-        }
-    }
-
-    fn try_read_buf(&self, into: &mut BytesMut) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.try_read_buf(into),
-            Self::Unix(stream) => stream.try_read_buf(into),
-            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -66,7 +66,7 @@ fn identify(shared: &Shared, request: &Request) -> Result<Caller, Refused> {
     } else {
         Proof::Nothing
     };
-    shared.auth.caller(proof, &from)
+    shared.auth.caller(proof, from)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -65,7 +65,7 @@ async fn login(
     params.finish()?;
     let from = peer.0.to_string();
     let caller = match &asked.token {
-        Some(token) => shared.auth.caller(Proof::Token(token), &from),
+        Some(token) => shared.auth.caller(Proof::Token(token), from.as_str()),
         None => shared.auth.login(&asked.name, asked.password, &from).await,
     };
     let caller = match caller {

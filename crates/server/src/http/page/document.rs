@@ -214,7 +214,7 @@ fn clients(broker: &Broker, sampling: &Sampling, view: &View) -> Value {
                 None => {
                     let at = client.connected.as_ref();
                     let (name, address) = at.map_or_else(Default::default, |at| {
-                        (at.session.name(), at.session.address.as_str())
+                        (at.session.name(), &*at.session.address)
                     });
                     view.filter.finds(pattern)
                         || view.filter.finds(&name)
@@ -260,7 +260,7 @@ fn client_row(sampling: &Sampling, client: &Client, position: u64) -> Value {
             "listener": at.listener,
             "number": at.session.number,
             "name": at.session.name(),
-            "address": at.session.address,
+            "address": &*at.session.address,
             "since_ms": at.session.since.0,
         });
         let member = |(_, group, info): (u64, TopicName, MemberInfo)| {

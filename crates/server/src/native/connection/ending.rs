@@ -23,12 +23,12 @@ impl Connection {
             None => {
                 self.drain();
                 let drain = self.shared.options.drain;
-                let rest = poll_fn(|context| self.poll(context));
+                let rest = poll_fn(|context| self.poll_end(context));
                 match tokio::time::timeout(drain, rest).await {
                     Ok(ended) => ended,
                     Err(_) => {
                         self.stop();
-                        let rest = poll_fn(|context| self.poll(context));
+                        let rest = poll_fn(|context| self.poll_end(context));
                         tokio::time::timeout(LAST_WORDS, rest).await.unwrap_or(End::Done)
                     }
                 }

@@ -7,6 +7,7 @@
 //! here. Not here: what a frame of jobs means.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapless_auth::{Auth, Caller, Held, Proof};
@@ -38,7 +39,7 @@ struct CallerGuard {
     auth: Auth,
     certificate: Option<String>,
     peer_uid: Option<u32>,
-    address: String,
+    address: Arc<str>,
     /// The caller, and its place among its connections.
     admitted: Option<(Caller, Held)>,
 }
@@ -66,7 +67,7 @@ impl Guard for CallerGuard {
             (None, None, Some(uid)) => Proof::Peer { uid, own },
             (None, None, None) => Proof::Nothing,
         };
-        let caller = self.auth.caller(proof, &self.address);
+        let caller = self.auth.caller(proof, Arc::clone(&self.address));
         let caller = caller
             .map_err(|refused| Refused { why: refused.to_string(), delay: refused.delay })?
             .keeping();

@@ -14,6 +14,7 @@ use gapless_protocol::{
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::{Connection, Stage};
 use crate::answers::{or_error, part_ack, trouble};
@@ -59,7 +60,7 @@ impl Owed {
         &mut self,
         context: &mut Context<'_>,
         limit: FrameLimit,
-        put: &mut dyn FnMut(Verb, Ids),
+        put: &mut dyn FnMut(&Verb, Ids),
     ) -> Poll<Option<Reporting>> {
         let mut report = None;
         match &mut self.due {
@@ -78,20 +79,32 @@ impl Owed {
             }
             Due::Run(publishing, msg_ids) => {
                 let acks = ready!(publishing.poll_all(context));
+                // One verb for all, since making one for each would cost as much as the rest. Those
+                // without an id expect no answer.
+                let mut verb = Verb::from(AckVerb { parts: Vec::with_capacity(1) });
                 for (index, &msg_id) in msg_ids.iter().enumerate() {
+                    if msg_id == [0; 16] {
+                        continue;
+                    }
                     let ids = Ids { msg_id: [0; 16], corr_id: msg_id };
-                    let answer = acks.as_ref().map_err(Clone::clone);
-                    let ack = |acks: &Vec<PublishAck>| vec![part_ack(&acks[index], 1, &[])];
-                    put_ack(answer.map(|acks| AckVerb { parts: ack(acks) }.into()), ids, put);
+                    match (&acks, &mut verb) {
+                        (Ok(acks), Verb::PublishAck(ack)) => {
+                            ack.parts.clear();
+                            ack.parts.push(part_ack(&acks[index], 1, &[]));
+                        }
+                        (Ok(_), _) => {}
+                        (Err(failed), _) => verb = trouble(failed).into(),
+                    }
+                    put(&verb, ids);
                 }
             }
             Due::Making(topic) => {
                 let made = ready!(Pin::new(topic).poll(context));
-                put(or_error(made, Into::into), self.ids);
+                put(&or_error(made, Into::into), self.ids);
             }
             Due::Said(said) => {
                 let done = ready!(said.poll(context)).map(Verb::from);
-                put(done.unwrap_or_else(|failed| trouble(&failed).into()), self.ids);
+                put(&done.unwrap_or_else(|failed| trouble(&failed).into()), self.ids);
             }
         }
         Poll::Ready(report)
@@ -104,15 +117,16 @@ fn is_about_key(expect: Option<Expect>) -> bool {
 }
 
 /// Answers a publish, unless its sender gave it no id: then no answer is expected.
-fn put_ack(answer: Result<Verb, PubSubError>, ids: Ids, put: &mut dyn FnMut(Verb, Ids)) {
+fn put_ack(answer: Result<Verb, PubSubError>, ids: Ids, put: &mut dyn FnMut(&Verb, Ids)) {
     if ids.corr_id != [0; 16] {
-        put(answer.unwrap_or_else(|failed| trouble(&failed).into()), ids);
+        put(&answer.unwrap_or_else(|failed| trouble(&failed).into()), ids);
     }
 }
 
 impl Connection {
     pub(super) fn ack(&mut self, ack: AckVerb, ids: Ids) {
-        put_ack(Ok(ack.into()), ids, &mut |verb, ids| self.put(verb, ids));
+        let (output, limit) = (&mut self.output, self.limit);
+        put_ack(Ok(ack.into()), ids, &mut |verb, ids| put_with(output, verb, ids, limit));
     }
 
     /// Publishes that came one by one and can be taken together.
@@ -273,8 +287,16 @@ impl Connection {
         self.owe_later(Due::Publishing(publishing, counts), frame.bytes(), ids);
     }
 
-    pub(super) fn owe_later(&mut self, due: Due, bytes: usize, ids: Ids) {
+    pub(super) fn owe_later(&mut self, mut due: Due, bytes: usize, ids: Ids) {
         self.was_live = true;
+        if let Due::Publishing(publishing, _) | Due::Run(publishing, _) = &mut due {
+            // Others publish too: then one write or flush is for all of them, and none does its own.
+            let last = self.shared.published_last.swap(self.session.number, Ordering::Relaxed);
+            self.is_one_of_many = last != self.session.number;
+            if self.is_one_of_many {
+                publishing.gather();
+            }
+        }
         self.in_flight_bytes += bytes;
         self.shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.publishes.push_back(Owed { ids, due, bytes });
@@ -287,13 +309,15 @@ impl Connection {
 
     /// A client with a single publish in flight waits for it and does nothing else: then the flush
     /// is done here, which saves two wake-ups. The runtime moves other tasks to another thread.
-    pub(super) fn flush_here(&self) {
+    pub(super) fn flush_here(&mut self) {
         if let [Owed { due: Due::Publishing(publishing, _), .. }] = self.publishes.as_slices().0
             && self.input.is_empty()
+            && !self.is_one_of_many
             && publishing.may_lead()
             && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
         {
             tokio::task::block_in_place(|| publishing.lead());
+            self.now = Instant::now();
         }
     }
 
@@ -303,7 +327,7 @@ impl Connection {
         self.flush_here();
         while let Some(owed) = self.publishes.front_mut() {
             let (output, limit) = (&mut self.output, self.limit);
-            let mut put = |verb: Verb, ids| put_with(output, &verb, ids, limit);
+            let mut put = |verb: &Verb, ids| put_with(output, verb, ids, limit);
             let Poll::Ready(report) = owed.poll(context, limit, &mut put) else { break };
             let (bytes, ids) = (owed.bytes, owed.ids);
             self.reports.extend(report.map(|report| (ids, report)));

@@ -2,6 +2,8 @@
 //!
 //! A verb that is not in the match is refused, and a test fails until it is.
 
+use std::sync::Arc;
+
 use gapless_auth::{Caller, Denied, OverQuota, Proof};
 use gapless_core::rights::Right;
 use gapless_core::{Pattern, RejectReason, TopicName};
@@ -183,7 +185,7 @@ impl Connection {
             (None, None, Some(uid)) => Proof::Peer { uid, own },
             (None, None, None) => Proof::Nothing,
         };
-        match self.shared.auth.caller(proof, &self.session.address) {
+        match self.shared.auth.caller(proof, Arc::clone(&self.session.address)) {
             Ok(caller) => match caller.connect() {
                 Ok(held) => {
                     (self.caller, self.counted) = (caller, Some(held));
