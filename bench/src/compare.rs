@@ -11,7 +11,10 @@
 mod about;
 mod chart;
 pub(crate) mod cluster;
+mod crowd;
 mod groups;
+mod http;
+mod keyed;
 mod limits;
 mod link;
 mod live;
@@ -27,6 +30,7 @@ mod publish;
 mod redis;
 mod report;
 mod run;
+pub(crate) mod scale;
 mod server;
 mod show;
 mod stats;
@@ -174,10 +178,15 @@ fn measure(args: &CompareArgs, dir: Option<&Path>) -> Result<Report> {
             Work::Publish => publish::unheard(&mut run)?,
             Work::Live => live::shapes(&mut run)?,
             Work::RoundTrip => live::round_trips(&mut run)?,
+            Work::Paced => paced::all(&mut run)?,
             Work::Durable => publish::acked(&mut run)?,
+            Work::Crowd => crowd::connections(&mut run)?,
+            Work::Spread => crowd::topics(&mut run)?,
+            Work::Http => http::all(&mut run)?,
             Work::Stored => stored::all(&mut run)?,
             Work::Idle => many::connections(&mut run)?,
             Work::Groups => groups::all(&mut run)?,
+            Work::Keyed => keyed::all(&mut run)?,
             Work::Topics => many::topics(&mut run)?,
             Work::Tls => tls::all(&mut run)?,
         }

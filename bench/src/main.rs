@@ -70,6 +70,9 @@ enum Bench {
     /// A cluster of three nodes, beside one of three nats-servers. Needs the binary `gapless` of the
     /// same profile.
     Cluster(compare::cluster::ClusterArgs),
+    /// Curves over topics, connections, subscribers and more, with a mark where one bends. Needs the
+    /// binary `gapless` of the same profile.
+    Scale(compare::scale::ScaleArgs),
     /// Over HTTP, beside the native API of the same server.
     Http(HttpArgs),
     /// Working off a keyed group's backlog: rate, and CPU time of a message.
@@ -79,7 +82,7 @@ enum Bench {
     Jobs(JobsArgs),
     /// From PostgreSQL into topics, beside what PostgreSQL can do at best.
     Outbox(OutboxArgs),
-    /// Every bench but `outbox`, `cluster`, `compare`, `create`, `groups`, `http` and `jobs`.
+    /// Every bench but `outbox`, `cluster`, `compare`, `create`, `groups`, `http`, `jobs` and `scale`.
     All(AllArgs),
     /// One measurement of memory, in a process of its own.
     #[command(hide = true)]
@@ -354,6 +357,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
         Bench::Mixed(args) => mixed::run(dir, &args.options())?,
         Bench::Wire(args) => wire::run(dir, &args.options())?,
         Bench::Cluster(args) => compare::cluster::run(args, dir)?,
+        Bench::Scale(args) => compare::scale::run(args, dir)?,
         Bench::Http(args) => http::run(dir, &http::Options { seconds: args.seconds })?,
         Bench::Groups(args) => groups::run(dir, &args.options())?,
         Bench::Jobs(args) => jobs::run(dir, &args.options())?,

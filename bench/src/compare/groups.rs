@@ -21,10 +21,14 @@ use crate::benches::store::Result;
 
 const TOPIC: &str = "tasks";
 
-const MEMBERS: [usize; 2] = [1, 16];
+/// Members, and how many messages all of them together take at once.
+const SHAPES: [(usize, usize); 3] = [(1, TAKEN_MAX), (16, TAKEN_MAX), (1, TAKEN_FEW)];
 
 /// Messages that all members together take at once: what JetStream allows by default.
 const TAKEN_MAX: usize = 1000;
+
+/// The same of members that take little at once.
+const TAKEN_FEW: usize = 100;
 
 /// How often the server is asked whether anything is left.
 const LOOK: Duration = Duration::from_millis(1);
@@ -52,11 +56,14 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
             run.tell(&format!("{} does not offer groups: left out", contender.name()));
         }
     }
-    for members in MEMBERS {
-        let title = match members {
+    for (members, taken) in SHAPES {
+        let mut title = match members {
             1 => "take and ack in a group, 1 member".to_owned(),
             members => format!("take and ack in a group, {members} members"),
         };
+        if taken != TAKEN_MAX {
+            title += &format!(", {taken} at once");
+        }
         if !run.plan.has_case(&title) {
             continue;
         }
@@ -64,9 +71,9 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
         for round in 0..run.plan.rounds {
             for (contender, stage) in &filled {
                 check_interrupt()?;
-                let name = format!("group-{members}-{round}");
-                let batch = (TAKEN_MAX / members / 2).max(1);
-                let group = Group { topic: TOPIC, name: &name, batch };
+                let name = format!("group-{members}-{taken}-{round}");
+                let batch = (taken / members / 2).max(1);
+                let group = Group { topic: TOPIC, name: &name, batch, keyed: false };
                 let measured = take_all(run.plan.grouped, (contender, stage), group, members);
                 let named = |error| format!("{}: {error}", contender.name());
                 run.add("groups", (&title, Counts::PerSecond), contender, measured.map_err(named)?);
@@ -94,10 +101,10 @@ fn has_groups(contender: &Contender, stage: &Stage) -> Result<bool> {
     let system = contender.who.system();
     let groups = system.groups().ok_or("a system without groups")?;
     let mut link = system.connect(stage.server.address())?;
-    groups.create_group(&mut link, Group { topic: TOPIC, name: "probe", batch: 1 })
+    groups.create_group(&mut link, Group { topic: TOPIC, name: "probe", batch: 1, keyed: false })
 }
 
-fn take_all(
+pub(super) fn take_all(
     count: u64,
     (contender, stage): (&Contender, &Stage),
     group: Group<'_>,

@@ -3,7 +3,6 @@
 use gapless_bench::process::open_files_max;
 
 use super::link::{Link, Seen};
-use super::nats;
 use super::report::{Counts, Measured};
 use super::run::{Meter, Run};
 use super::stored::count_name;
@@ -111,7 +110,7 @@ fn make_topics(run: &Run<'_>, contender: &Contender, kind: Kind) -> Result<Measu
     link.answers(1)?;
     let shares_a_stream = matches!((contender.who, kind), (Who::Nats, Kind::Topic(_)));
     if shares_a_stream {
-        nats::create_stream(&mut link, "many", "many.>")?;
+        system.create_below(&mut link, "many", store)?;
     }
     let (Kind::Topic(count) | Kind::Stream(count)) = kind;
     let topic = |number: usize| format!("many.topic.{number}");

@@ -1,11 +1,12 @@
 //! gapless over its native protocol.
 
+use std::hint::black_box;
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::{
-    BatchRef, Durability, Message, Pattern, PublishOptions, RecordsBuilder, TopicName,
-    TopicSettings,
+    BatchRef, Durability, EntryHeader, EntryKind, Message, Pattern, PublishOptions, RecordsBuilder,
+    TopicName, TopicSettings,
 };
 use gapless_protocol::{
     Credit, Decoder, FRAME_HEAD_BYTES, Features, FrameLimit, Hello, Ids, Kind, Ping, Publish,
@@ -25,10 +26,8 @@ const CREDIT_BYTES: u64 = 32 * 1024 * 1024;
 const ACK_AT: usize = FRAME_HEAD_BYTES + 1;
 const ACCEPTED: u8 = 1;
 
-/// A batch with one message, as it is delivered.
-const BATCH_HEAD_BYTES: usize = 64;
-const BATCH_COUNT_AT: usize = 52;
-const RECORD_HEAD_BYTES: usize = 4;
+/// Bytes of a frame of messages before its batches.
+const MESSAGES_HEAD_BYTES: usize = 32;
 
 /// Batches of a frame that is made here to be read.
 const DELIVERIES_PER_FRAME: usize = 64;
@@ -145,20 +144,36 @@ impl System for Native {
 
     fn deliveries(&self, topic: &str, body: &[u8], count: usize) -> Result<Vec<u8>> {
         // As live deliveries come: frames with some batches, each of one message.
+        let batch = one_batch(&[body])?;
         let mut out = Vec::new();
-        let batch_bytes = BATCH_HEAD_BYTES + RECORD_HEAD_BYTES + body.len();
         for from in (0..count).step_by(DELIVERIES_PER_FRAME) {
             let batches = DELIVERIES_PER_FRAME.min(count - from);
-            let mut frame = frames::empty(Kind::Messages, 32 + batches * batch_bytes);
-            for batch in frame[FRAME_HEAD_BYTES + 32..].chunks_exact_mut(batch_bytes) {
-                batch[..4].copy_from_slice(&(batch_bytes as u32).to_le_bytes());
-                batch[BATCH_COUNT_AT] = 1;
-            }
-            out.extend(frame);
+            out.extend(messages(&batch.repeat(batches)));
         }
         let _ = topic;
         Ok(out)
     }
+}
+
+/// A batch of these bodies.
+fn one_batch(bodies: &[&[u8]]) -> Result<Vec<u8>> {
+    let mut records = RecordsBuilder::default();
+    for body in bodies {
+        records.push(&Message::new(body.to_vec()))?;
+    }
+    let records = records.finish();
+    let (flags, count) = (records.flags, records.count);
+    let header = EntryHeader { flags, count, span: count, ..EntryHeader::new(EntryKind::Batch) };
+    let mut batch = Vec::new();
+    header.put(&mut batch, &records.bytes, 0, |_| 0);
+    Ok(batch)
+}
+
+/// A frame that delivers these batches.
+fn messages(batches: &[u8]) -> Vec<u8> {
+    let mut frame = frames::empty(Kind::Messages, MESSAGES_HEAD_BYTES + batches.len());
+    frame[FRAME_HEAD_BYTES + MESSAGES_HEAD_BYTES..].copy_from_slice(batches);
+    frame
 }
 
 /// How safe a topic's messages are; a volatile subject is no topic and needs no creation.
@@ -192,7 +207,7 @@ fn subscribed(link: &mut Link, topic: &str, from: StartFrom) -> Result<()> {
     }
 }
 
-fn encode(verb: impl Into<Verb>, number: u128) -> Result<Vec<u8>> {
+pub(super) fn encode(verb: impl Into<Verb>, number: u128) -> Result<Vec<u8>> {
     let mut out = BytesMut::new();
     verb.into().encode(Ids::question(number.to_le_bytes()), FrameLimit::MAX, &mut out)?;
     Ok(out.to_vec())
@@ -251,12 +266,19 @@ impl Dialect for Frames {
                 }
                 seen.answers += 1;
             } else if frame.is(Kind::Messages) {
+                // Each message is looked at, as in the other protocols, where there is no other way to
+                // find the next one.
+                let mut walked = 0;
                 let came = delivered(frame, |batch| {
-                    if let Some(each) = &mut seen.each {
-                        let records = BatchRef::all(batch).flat_map(|batch| batch.records());
-                        records.for_each(|record| each(record.body.unwrap_or_default()));
+                    for record in BatchRef::all(batch).flat_map(|batch| batch.records()) {
+                        walked += 1;
+                        let body = black_box(record.body.unwrap_or_default());
+                        if let Some(each) = &mut seen.each {
+                            each(body);
+                        }
                     }
                 });
+                let came = came.filter(|came| came.messages == walked);
                 let came = came.ok_or("messages that cannot be understood")?;
                 seen.messages += came.messages;
                 self.used_messages += came.messages;
@@ -282,28 +304,27 @@ impl Dialect for Frames {
 
 #[cfg(test)]
 mod tests {
-    use gapless_core::{EntryHeader, EntryKind};
-
     use super::*;
 
     #[test]
     fn each_message_of_a_long_batch_is_handed_out_with_its_body() {
-        let mut records = RecordsBuilder::default();
         let bodies: Vec<Vec<u8>> = (0..200).map(|number| vec![number; 128]).collect();
-        for body in &bodies {
-            records.push(&Message::new(body.clone())).unwrap();
-        }
-        let records = records.finish();
-        let (flags, count) = (records.flags, records.count);
-        let header =
-            EntryHeader { flags, count, span: count, ..EntryHeader::new(EntryKind::Batch) };
-        let mut batch = Vec::new();
-        header.put(&mut batch, &records.bytes, 0, |_| 0);
-        let mut frame = frames::empty(Kind::Messages, 32 + batch.len());
-        frame[FRAME_HEAD_BYTES + 32..].copy_from_slice(&batch);
+        let batch = one_batch(&bodies.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
+        let frame = messages(&batch);
         let mut came = Vec::new();
         let mut each = |body: &[u8]| came.push(body.to_vec());
         let taken = Frames::default().take(&frame, &mut Seen::with(&mut each)).unwrap();
         assert_eq!((taken, came), (frame.len(), bodies));
     }
+
+    #[test]
+    fn a_message_that_is_announced_and_not_there_is_an_error() {
+        let mut batch = one_batch(&[b"one", b"two"]).unwrap();
+        assert!(Frames::default().take(&messages(&batch), &mut Seen::default()).is_ok());
+        batch[COUNT_AT] += 1;
+        assert!(Frames::default().take(&messages(&batch), &mut Seen::default()).is_err());
+    }
+
+    /// Where a batch says how many messages are in it.
+    const COUNT_AT: usize = 52;
 }

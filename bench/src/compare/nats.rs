@@ -44,12 +44,14 @@ impl System for Nats {
         store: Store,
         _: usize,
     ) -> Result<Option<Vec<u8>>> {
-        let storage = match store {
-            Store::Live => return Ok(None),
-            Store::Memory => "memory",
-            Store::Written | Store::Flushed => "file",
-        };
+        let Some(storage) = storage(store) else { return Ok(None) };
         Ok(Some(stream_request(link, &stream(topic), topic, storage)))
+    }
+
+    fn create_below(&self, link: &mut Link, prefix: &str, store: Store) -> Result<bool> {
+        let Some(storage) = storage(store) else { return Ok(true) };
+        create_stream(link, prefix, (&format!("{prefix}.>"), storage))?;
+        Ok(true)
     }
 
     fn follow(&self, link: &mut Link, topic: &str) -> Result<()> {
@@ -216,10 +218,19 @@ fn not_sent(head: &[u8]) -> usize {
 }
 
 /// Makes a stream in files for all subjects of a pattern.
-pub(super) fn create_stream(link: &mut Link, name: &str, subjects: &str) -> Result<()> {
-    let request = stream_request(link, name, subjects, "file");
+fn create_stream(link: &mut Link, name: &str, (subjects, storage): (&str, &str)) -> Result<()> {
+    let request = stream_request(link, name, subjects, storage);
     link.send(&request)?;
     link.answers(1)
+}
+
+/// How a stream of this durability is stored; what is only live has none.
+fn storage(store: Store) -> Option<&'static str> {
+    match store {
+        Store::Live => None,
+        Store::Memory => Some("memory"),
+        Store::Written | Store::Flushed => Some("file"),
+    }
 }
 
 fn stream_request(link: &Link, name: &str, subjects: &str, storage: &str) -> Vec<u8> {

@@ -8,14 +8,50 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::link::{Link, Seen};
-use super::live::MESSAGE_BYTES;
-use super::systems::{Part, Store, System, To};
+use super::live::{MESSAGE_BYTES, follower};
+use super::report::{Counts, Measured};
+use super::run::{Meter, Run};
+use super::stats::per_mille;
+use super::stored::count_name;
+use super::systems::{Contender, Part, Store, System, To};
 use crate::benches::pace::rest_until;
 use crate::benches::store::{Result, message};
 
 /// How much before it is due the publisher wakes up, to be on time: more than the system's
 /// timers and a wake-up take together.
 const EARLY: Duration = Duration::from_micros(200);
+
+/// The topic of live messages at a pace.
+const TOPIC: &str = "paced";
+
+/// Longer than a measurement at full speed, since what is rare is looked for.
+const TIMES: u32 = 2;
+
+/// One publisher and one subscriber at each pace.
+pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
+    for per_second in run.plan.paces.clone() {
+        let what = format!("live at {}/s, open loop", count_name(u64::from(per_second)));
+        let rounds = run.plan.rounds;
+        run.alternate((&what, rounds), Contender::all(Store::Live, None), |run, contender| {
+            let stage = run.stage(contender)?;
+            let (system, address) = (contender.who.system(), stage.server.address());
+            let mut publisher = system.connect(address)?;
+            system.create(&mut publisher, TOPIC, Store::Live)?;
+            let following = vec![follower(system, address, TOPIC)?];
+            let meter = Meter::start(&stage.server)?;
+            let pace = (per_second, run.plan.time * TIMES);
+            let micros = paced(system, &mut publisher, following, TOPIC, pace)?;
+            let cost = meter.cost(&stage.server, micros.len() as u64)?;
+            for (name, mille) in [("p50", 500), ("p99", 990), ("p99.9", 999)] {
+                let measured = Measured { figure: per_mille(&micros, mille), ..cost };
+                let title = format!("{what}: {name}");
+                run.add("paced", (&title, Counts::Micros), contender, measured);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
 
 /// Publishes to a live topic so many times a second; tells how many microseconds after it was due
 /// each message came at each follower, sorted.

@@ -13,8 +13,16 @@ pub(super) enum Work {
     Live,
     /// A message there and one back.
     RoundTrip,
+    /// Live messages at a fixed pace: how late each one is.
+    Paced,
     /// Publishing with acks, in each durability: one at a time, and 256 in flight.
     Durable,
+    /// Publishing with acks by many connections, one in flight on each.
+    Crowd,
+    /// Publishing with acks to many topics, one after the other.
+    Spread,
+    /// Publishing over HTTP, one message for each request.
+    Http,
     /// Reading what is stored; live deliveries meanwhile; starting again.
     Stored,
     /// Memory of idle connections.
@@ -23,6 +31,8 @@ pub(super) enum Work {
     Topics,
     /// Groups: taking messages and acknowledging each.
     Groups,
+    /// Groups that keep the order of keys, with a backlog on few keys; gapless alone has them.
+    Keyed,
     /// TLS against plain: publishing, delivering 1 → 1, new connections.
     Tls,
 }
@@ -43,6 +53,16 @@ pub(super) struct Plan {
     pub(super) sizes_acked: Vec<usize>,
     /// Publishers, and subscribers of each.
     pub(super) shapes: Vec<(usize, usize)>,
+    /// Live messages a second, at a fixed pace.
+    pub(super) paces: Vec<u32>,
+    /// Messages that wait for a keyed group, at most.
+    pub(super) backlog: u64,
+    /// Connections that publish at the same time, one in flight on each.
+    pub(super) crowds: Vec<usize>,
+    /// Connections that publish over HTTP at the same time.
+    pub(super) posts: Vec<usize>,
+    /// Topics that one connection publishes to in turn.
+    pub(super) spreads: Vec<usize>,
     /// Stored messages.
     pub(super) stored: u64,
     /// Stored messages that a group takes.
@@ -65,8 +85,13 @@ impl Plan {
             rounds_stored: 3,
             time: Duration::from_secs(1),
             sizes: vec![16, 128, 1024, 16 * 1024],
-            sizes_acked: vec![128, 1024],
+            sizes_acked: vec![128, 1024, 16 * 1024],
             shapes: vec![(1, 1), (1, 10), (1, 100), (8, 1)],
+            paces: vec![1_000, 10_000, 50_000],
+            backlog: 1_000_000,
+            crowds: vec![16, 100, 1_000],
+            posts: vec![1, 128, 1_000],
+            spreads: vec![10, 1_000, 100_000],
             stored: 5_000_000,
             grouped: 300_000,
             connections: 10_000,
@@ -89,6 +114,11 @@ impl Plan {
             rounds_stored: 2,
             time: Duration::from_millis(200),
             sizes_acked: vec![128],
+            paces: vec![10_000],
+            backlog: 100_000,
+            crowds: vec![100],
+            posts: vec![128],
+            spreads: vec![10, 1_000],
             stored: 200_000,
             grouped: 30_000,
             connections: 1_000,
@@ -107,6 +137,11 @@ impl Plan {
             time: Duration::from_millis(5),
             sizes: vec![16, 128],
             shapes: vec![(1, 1), (2, 1), (1, 3)],
+            paces: vec![1_000],
+            backlog: 1_000,
+            crowds: vec![3],
+            posts: vec![3],
+            spreads: vec![7],
             stored: 2_000,
             grouped: 500,
             connections: 20,

@@ -10,7 +10,7 @@ use super::{native, nats, redis};
 use crate::benches::store::{Result, message};
 
 /// Messages that one client may take of a history at once, where it must say so.
-pub(super) const HISTORY_BATCH: usize = 1000;
+pub(super) const HISTORY_BATCH: usize = 10_000;
 
 /// Where messages go, and how safe they are when they are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub(super) struct Group<'a> {
     pub(super) name: &'a str,
     /// Messages that a member takes at once.
     pub(super) batch: usize,
+    /// Whether messages of one key are taken one after the other; only gapless can.
+    pub(super) keyed: bool,
 }
 
 /// How one speaks with a system.
@@ -74,6 +76,12 @@ pub(super) trait System: Sync {
         store: Store,
         number: usize,
     ) -> Result<Option<Vec<u8>>>;
+
+    /// Makes one stream of all topics whose names begin so, where that is how many topics are
+    /// kept; false where each is made by itself.
+    fn create_below(&self, _: &mut Link, _prefix: &str, _: Store) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Gets what is published from now on.
     fn follow(&self, link: &mut Link, topic: &str) -> Result<()>;
