@@ -10,7 +10,7 @@ use gapless_core::{Message, PublishOptions, RecordsBuilder, TopicName};
 use gapless_protocol::Publish;
 
 use super::groups::take_all;
-use super::link::Link;
+use super::link::{Link, Seen};
 use super::live::MESSAGE_BYTES;
 use super::native::encode;
 use super::report::{Counts, Measured};
@@ -85,9 +85,10 @@ fn fill(address: SocketAddr, contender: &Contender, (keys, count): (u64, u64)) -
         };
         link.send(&encode(publish, u128::from(next) + 1)?)?;
         in_flight += 1;
-        if in_flight == IN_FLIGHT {
-            link.answers(1)?;
-            in_flight -= 1;
+        while in_flight >= IN_FLIGHT {
+            let mut seen = Seen::default();
+            link.receive(&mut seen)?;
+            in_flight -= seen.answers;
         }
     }
     link.answers(in_flight)

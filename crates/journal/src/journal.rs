@@ -313,7 +313,8 @@ impl Future for Ticket {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let again = std::mem::replace(&mut self.asked, true);
-        if !again && self.wanted == Durability::Written {
+        let waits = || self.marks.reached(self.lsn) < self.wanted;
+        if !again && self.wanted == Durability::Written && waits() {
             self.write_little();
         }
         match self.marks.poll((self.lsn, self.wanted), context.waker(), again) {
