@@ -29,6 +29,9 @@ pub(super) const MESSAGE_BYTES: usize = 128;
 /// allows before it drops.
 const AHEAD_BYTES: usize = 2 * 1024 * 1024;
 
+/// The same for all subscribers together: what waits for many is bounded too.
+const AHEAD_OF_ALL_BYTES: usize = 256 * 1024 * 1024;
+
 /// Stands for "not known yet" where a number of messages is meant.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -123,11 +126,12 @@ pub(super) fn flow(
     time: Duration,
 ) -> Result<u64> {
     let mut following: Vec<(Link, u64)> = following.into_iter().map(|link| (link, 0)).collect();
+    let ahead = AHEAD_BYTES.min(AHEAD_OF_ALL_BYTES / following.len().max(1));
     let (gate, total) = (Gate::default(), AtomicU64::new(UNKNOWN));
     thread::scope(|scope| {
         let reader = scope.spawn(|| read_all(&mut following, &gate, &total));
         // An error of the reader says more than that the publisher waits for it in vain.
-        let published = publish_all(publishing, &gate, &total, time);
+        let published = publish_all(publishing, (&gate, ahead), &total, time);
         let read = reader.join().unwrap_or_else(|_| Err("the reader panicked".into()))?;
         published.map(|()| read)
     })
@@ -136,14 +140,14 @@ pub(super) fn flow(
 /// Publishes a write's worth on each link in turn until time is over.
 fn publish_all(
     publishers: &mut [Publisher<'_>],
-    gate: &Gate,
+    (gate, ahead_bytes): (&Gate, usize),
     total: &AtomicU64,
     time: Duration,
 ) -> Result<()> {
     let ring = &publishers[0].ring;
-    let ahead = (AHEAD_BYTES / ring.frame_bytes()).max(2) as u64 * ring.batch;
+    let ahead = (ahead_bytes / ring.frame_bytes()).max(2) as u64 * ring.batch;
     let window = Window::wide(ring);
-    let per_turn = (window.most / 4).max(1);
+    let per_turn = (window.most / 4).min(ahead_bytes / ring.frame_bytes() / 2).max(1);
     let started = Instant::now();
     let mut published = 0;
     let mut is_last = false;

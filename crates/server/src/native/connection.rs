@@ -252,7 +252,7 @@ impl Connection {
         if let Some(awake) = &self.shared.awake {
             awake.touch();
         }
-        self.now = Instant::now();
+        self.look_at_clock();
         let recovering = self.recovers.then(|| self.shared.broker.recovering());
         let share = self.shared.fairness.share(self.now, recovering);
         self.was_live = false;
@@ -287,6 +287,11 @@ impl Connection {
             let _ = pin!(tokio::task::yield_now()).poll(context);
         }
         Ok(())
+    }
+
+    /// Notes the time, at the beginning of a turn and after what may have taken long.
+    fn look_at_clock(&mut self) {
+        self.now = Instant::now();
     }
 
     /// Whether it rests; then it is woken when that is over.

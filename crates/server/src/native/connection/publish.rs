@@ -14,7 +14,6 @@ use gapless_protocol::{
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::{Connection, Stage};
 use crate::answers::{or_error, part_ack, trouble};
@@ -317,7 +316,7 @@ impl Connection {
             && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
         {
             tokio::task::block_in_place(|| publishing.lead());
-            self.now = Instant::now();
+            self.look_at_clock();
         }
     }
 
