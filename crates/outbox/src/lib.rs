@@ -25,6 +25,7 @@
 mod clock;
 mod consumer;
 mod database;
+mod driver;
 mod emit;
 mod epoch;
 mod error;

@@ -15,6 +15,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row};
 
 use crate::database::Database;
+use crate::driver::Driver;
 use crate::error::OutboxError;
 
 /// How long a statement may take.
@@ -34,7 +35,8 @@ struct Heard {
 pub struct Session {
     client: Client,
     heard: Arc<Heard>,
-    driver: JoinHandle<()>,
+    driver: Arc<Driver>,
+    background: JoinHandle<()>,
     server: Arc<str>,
     schema: String,
 }
@@ -50,9 +52,10 @@ impl Session {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let heard = Arc::new(Heard::default());
-        let driver = tokio::spawn(drive(connection, Arc::clone(&heard)));
+        let driver = Driver::new(drive(connection, Arc::clone(&heard)));
+        let background = tokio::spawn(Arc::clone(&driver).run());
         let (server, schema) = (database.server().into(), database.schema().to_string());
-        Self { client, heard, driver, server, schema }
+        Self { client, heard, driver, background, server, schema }
     }
 
     /// The driver's client, for transactions of the caller's own.
@@ -88,10 +91,15 @@ impl Session {
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, OutboxError> {
-        match timeout(ANSWER_WAIT, answer).await {
+        match timeout(ANSWER_WAIT, self.driving(answer)).await {
             Ok(answer) => answer.map_err(|error| self.error(&error)),
             Err(_) => Err(OutboxError::TimedOut(ANSWER_WAIT.as_secs())),
         }
+    }
+
+    /// Waits for answers, and does the work of the connection meanwhile.
+    pub(crate) async fn driving<T>(&self, answers: impl Future<Output = T>) -> T {
+        self.driver.driving(answers).await
     }
 
     pub(crate) fn error(&self, error: &tokio_postgres::Error) -> OutboxError {
@@ -111,7 +119,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.background.abort();
     }
 }
 

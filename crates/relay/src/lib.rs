@@ -8,6 +8,7 @@
 //! This is a crate of its own so that the outbox can be used without a broker, and the broker
 //! without PostgreSQL. The broker may be in this process or behind the native protocol.
 
+mod append;
 mod message;
 mod place;
 mod relay;

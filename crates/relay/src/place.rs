@@ -56,17 +56,25 @@ fn shortened(id: &str) -> &str {
 pub(crate) struct Standing {
     pub(crate) kept: Kept,
     pub(crate) expect: ExpectCell,
+    /// The seq that the cell has; `kept` may be further, by numbers that no row has.
+    pub(crate) stored: u64,
 }
 
 impl Standing {
     /// From the value of a cell; `None` if that is not a valid place.
     pub(crate) fn read(cell: Option<Bytes>) -> Option<Self> {
         match cell {
-            None => Some(Self { kept: Kept::default(), expect: ExpectCell::Absent }),
+            None => Some(Self { kept: Kept::default(), expect: ExpectCell::Absent, stored: 0 }),
             Some(value) => {
-                let kept = serde_json::from_slice(&value).ok()?;
-                Some(Self { kept, expect: ExpectCell::Value(value) })
+                let kept: Kept = serde_json::from_slice(&value).ok()?;
+                let stored = kept.seq;
+                Some(Self { kept, expect: ExpectCell::Value(value), stored })
             }
         }
+    }
+
+    /// The cell has this value now, or will have it before the next is compared.
+    pub(crate) fn moved(&mut self, kept: Kept, value: Bytes) {
+        *self = Self { stored: kept.seq, kept, expect: ExpectCell::Value(value) };
     }
 }

@@ -1,6 +1,6 @@
 //! The loop: read settled rows, append them with the offset, again.
 //!
-//! While a batch is being appended the next one is read. What the broker refuses because of a
+//! Reading goes on while batches are appended (`append.rs`). What the broker refuses because of a
 //! single row is halved until that row is alone; it goes to the dead letters with its reason,
 //! and the flow goes on. An append whose outcome is not known is looked up in the cell.
 
@@ -9,22 +9,19 @@ use std::time::Duration;
 use gapless_core::backoff::{Backoff, Retries};
 use gapless_core::{RejectReason, TopicName};
 use gapless_outbox::{
-    Batch, BatchLimits, Database, EpochId, Lease, Mirror, OutboxError, Place, Reader, Row,
-    Standing as May,
+    Batch, BatchLimits, Database, Lease, Mirror, OutboxError, Place, Reader, Standing as May,
 };
-use metrics::{counter, describe_counter};
+use metrics::describe_counter;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::message::{Naming, Parts, Refusal, dead_letter};
+use crate::append::{Appending, Ended};
+use crate::message::Naming;
 use crate::place::Standing;
-use crate::target::{Step, Target, TargetError};
+use crate::target::{Target, TargetError};
 
-/// Most topics of one append: all are locked at the same time.
-const TOPICS_MAX: usize = 256;
-/// After how many numbers without rows the offset is moved all the same.
-const EMPTY_NUMBERS_MAX: u64 = 1_000;
-/// Largest payload of a dead letter, in bytes: it has to fit under any limit.
-const DEAD_PAYLOAD_MAX: usize = 64 * 1024;
+/// Batches that were read and wait to be appended; one more is being read.
+const READ_AHEAD_MAX: usize = 1;
 /// How often the database is informed how far the relay is.
 const MIRROR_EVERY: Duration = Duration::from_secs(1);
 
@@ -99,14 +96,6 @@ pub struct Relay {
     retries: Retries,
 }
 
-/// A part of a batch that is appended in one step.
-struct Part<'a> {
-    rows: &'a [Row],
-    epoch: EpochId,
-    /// Up to where the offset moves with it.
-    through: u64,
-}
-
 impl Relay {
     /// A relay from a database to a broker.
     pub fn new(database: Database, target: Target, options: RelayOptions) -> Self {
@@ -151,7 +140,7 @@ impl Relay {
         }
         let mut lease =
             Lease::ask(self.database.clone(), format!("consumer {}", self.options.name));
-        let (tell, told) = tokio::sync::watch::channel(None);
+        let (tell, told) = watch::channel(None);
         let mirroring = keep_mirror(self.database.clone(), self.options.name.clone(), told);
         let work = async {
             loop {
@@ -168,45 +157,34 @@ impl Relay {
     /// Relays while the lease is ours.
     async fn relay(
         &mut self,
-        leased: Option<(&Lease, &tokio::sync::watch::Sender<Option<Place>>)>,
+        leased: Option<(&Lease, &watch::Sender<Option<Place>>)>,
     ) -> Result<(), RelayError> {
-        let mut standing = self.stand().await?;
-        let mut ahead: Option<Batch> = None;
-        while leased.is_none_or(|(lease, _)| lease.is_owned()) {
+        let mut careful = false;
+        loop {
+            let standing = self.stand().await?;
             let place = standing.kept.place();
-            let batch = match ahead.take().filter(|batch| batch.after == place.seq) {
-                Some(batch) => batch,
-                None => self.reader.next(place).await?,
+            let (hand, batches) = mpsc::channel(READ_AHEAD_MAX);
+            let Self { reader, target, options, cell, retries, .. } = &mut *self;
+            let mut landed = |place| {
+                retries.succeeded();
+                if let Some((_, tell)) = leased {
+                    tell.send_replace(Some(place));
+                }
             };
-            let next = Place { epoch: Some(batch.epoch), seq: batch.through };
-            if batch.rows.is_empty() && batch.through - batch.after < EMPTY_NUMBERS_MAX {
-                // Numbers of transactions that were rolled back: the offset moves over them
-                // together with the next rows.
-                standing.kept = standing.kept.moved(batch.epoch, batch.through, None);
-                continue;
-            }
-            let Self { reader, target, options, cell, .. } = &mut *self;
-            let appending = Appending { target, options, cell };
-            // What is known to be there is read meanwhile; else a notification says when.
-            let more = batch.through < reader.safe();
-            let read = async { if more { reader.poll(next).await } else { Ok(None) } };
-            let (appended, read) = tokio::join!(appending.append(&batch, &mut standing), read);
-            match appended {
-                Ok(()) => {
-                    self.retries.succeeded();
-                    ahead = read.ok().flatten();
-                    if let Some((_, tell)) = leased {
-                        tell.send_replace(Some(standing.kept.place()));
-                    }
-                }
-                Err(RelayError::Target(error)) => {
-                    self.wait_out(error).await?;
-                    standing = self.stand().await?;
-                }
-                Err(error) => return Err(error),
+            let may = || leased.is_none_or(|(lease, _)| lease.is_owned());
+            let mut appending = Appending::new(target, options, cell, &mut landed);
+            let ended = tokio::select! {
+                ended = appending.run(standing, batches, careful, may) => ended,
+                () = read(reader, place, hand) => continue,
+            };
+            careful = matches!(ended, Ended::Careful);
+            match ended {
+                Ended::Lease => return Ok(()),
+                Ended::Careful => {}
+                Ended::Failed(RelayError::Target(error)) => self.wait_out(error).await?,
+                Ended::Failed(error) => return Err(error),
             }
         }
-        Ok(())
     }
 
     /// Waits before the next try, if a next try may help.
@@ -277,12 +255,26 @@ impl Relay {
     }
 }
 
-/// Records in the database now and then how far the relay is, for the list of consumers.
-async fn keep_mirror(
-    database: Database,
-    name: String,
-    mut told: tokio::sync::watch::Receiver<Option<Place>>,
+/// Reads on and on from a place; what cannot be waited out is the last that is handed over.
+async fn read(
+    reader: &mut Reader,
+    mut place: Place,
+    hand: mpsc::Sender<Result<Batch, OutboxError>>,
 ) {
+    loop {
+        let batch = reader.next(place).await;
+        let next = batch.as_ref().ok().map(|batch| (batch.epoch, batch.through));
+        // The other end is there as long as this is polled.
+        let _ = hand.send(batch).await;
+        match next {
+            Some((epoch, seq)) => place = Place { epoch: Some(epoch), seq },
+            None => return std::future::pending().await,
+        }
+    }
+}
+
+/// Records in the database now and then how far the relay is, for the list of consumers.
+async fn keep_mirror(database: Database, name: String, mut told: watch::Receiver<Option<Place>>) {
     let mut mirror = Mirror::new(database, &name);
     while told.changed().await.is_ok() {
         let place = *told.borrow_and_update();
@@ -294,113 +286,4 @@ async fn keep_mirror(
         let _ = timeout(MIRROR_EVERY, std::future::pending::<()>()).await;
     }
     std::future::pending::<()>().await;
-}
-
-/// What appending needs of a relay.
-struct Appending<'a> {
-    target: &'a Target,
-    options: &'a RelayOptions,
-    cell: &'a str,
-}
-
-impl Appending<'_> {
-    /// Appends a batch, in as many steps as it takes.
-    async fn append(&self, batch: &Batch, standing: &mut Standing) -> Result<(), RelayError> {
-        let whole = Part { rows: &batch.rows, epoch: batch.epoch, through: batch.through };
-        let mut left = vec![whole];
-        while let Some(part) = left.pop() {
-            let halved = match self.step(&part, standing, None).await {
-                Ok(()) => continue,
-                Err(Stepped::Halve(why)) => why,
-                Err(Stepped::Failed(error)) => return Err(error),
-            };
-            match part.rows {
-                [row] => match self.step(&part, standing, Some(&halved)).await {
-                    Ok(()) => {
-                        tracing::warn!(seq = row.seq, why = %halved, "a row is a dead letter");
-                        counter!("gapless_outbox_dead_letters_total").increment(1);
-                    }
-                    Err(Stepped::Halve(why)) => {
-                        return Err(RelayError::Target(TargetError::Trouble(why.to_string())));
-                    }
-                    Err(Stepped::Failed(error)) => return Err(error),
-                },
-                rows => {
-                    let (first, second) = rows.split_at(rows.len() / 2);
-                    let middle = first.last().map_or(batch.after, |row| row.seq);
-                    left.push(Part { rows: second, ..part });
-                    left.push(Part { rows: first, epoch: part.epoch, through: middle });
-                }
-            }
-        }
-        counter!("gapless_outbox_relayed_rows_total").increment(batch.rows.len() as u64);
-        Ok(())
-    }
-
-    /// Appends a part, as messages or as a dead letter.
-    async fn step(
-        &self,
-        part: &Part<'_>,
-        standing: &mut Standing,
-        dead: Option<&Refusal>,
-    ) -> Result<(), Stepped> {
-        let naming = &self.options.naming;
-        let mut parts = Parts::default();
-        for row in part.rows {
-            match dead {
-                None => parts.push(row, naming),
-                Some(why) => {
-                    let letter = dead_letter(row, why, DEAD_PAYLOAD_MAX);
-                    parts.push_message(&naming.dead_letters, &letter)
-                }
-            }
-            .map_err(Stepped::Halve)?;
-        }
-        if parts.topics() > TOPICS_MAX {
-            return Err(Stepped::Halve(Refusal::Limit("too many topics at once".to_owned())));
-        }
-        let last = part.rows.last().map(|row| (row.seq, row.event_id.as_str()));
-        let kept = standing.kept.moved(part.epoch, part.through, last);
-        let value = kept.to_cell();
-        let step = Step { parts: parts.finish(), expect: &standing.expect, value: value.clone() };
-        loop {
-            match self.target.commit(self.cell, &step).await {
-                Ok(()) => break,
-                Err(TargetError::Rejected(RejectReason::UnknownTopic)) => {
-                    self.create_missing(step.topics()).await.map_err(Stepped::Failed)?;
-                }
-                Err(error) if error.is_the_messages() => {
-                    return Err(Stepped::Halve(Refusal::Broker(error.to_string())));
-                }
-                Err(error) => return Err(Stepped::Failed(RelayError::Target(error))),
-            }
-        }
-        standing.kept = kept;
-        standing.expect = gapless_core::ExpectCell::Value(value);
-        Ok(())
-    }
-
-    async fn create_missing(
-        &self,
-        topics: impl Iterator<Item = &TopicName>,
-    ) -> Result<(), RelayError> {
-        for topic in topics {
-            if self.target.has(topic).await.map_err(RelayError::Target)? {
-                continue;
-            }
-            if !self.options.create_topics && *topic != self.options.naming.dead_letters {
-                return Err(RelayError::UnknownTopic(topic.clone()));
-            }
-            self.target.create(topic).await.map_err(RelayError::Target)?;
-            tracing::info!(%topic, "created for the outbox");
-        }
-        Ok(())
-    }
-}
-
-/// Why a step was not taken.
-enum Stepped {
-    /// Because of one of its rows.
-    Halve(Refusal),
-    Failed(RelayError),
 }

@@ -1,5 +1,7 @@
 //! Where rows go: a broker in this process, or one behind the native protocol.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
 use gapless_broker::{Atomic, Broker, TopicError};
 use gapless_client::{AskError, Client, ErrorCode, PublishError};
@@ -30,13 +32,16 @@ pub enum TargetError {
 }
 
 /// What is done together.
-pub(crate) struct Step<'a> {
+pub(crate) struct Step {
     pub(crate) parts: Vec<(TopicName, Records)>,
-    pub(crate) expect: &'a ExpectCell,
+    pub(crate) expect: ExpectCell,
     pub(crate) value: Bytes,
 }
 
-impl Step<'_> {
+/// What becomes of a step that was handed over.
+pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<(), TargetError>> + Send>>;
+
+impl Step {
     pub(crate) fn topics(&self) -> impl Iterator<Item = &TopicName> {
         self.parts.iter().map(|(topic, _)| topic)
     }
@@ -56,7 +61,8 @@ impl Target {
         }
     }
 
-    pub(crate) async fn commit(&self, cell: &str, step: &Step<'_>) -> Result<(), TargetError> {
+    /// Hands a step over, after those before it; the answer comes when it is on disk.
+    pub(crate) fn commit(&self, cell: &str, step: &Step) -> Answer {
         let options = PublishOptions::default();
         match self {
             Self::Broker(broker) => {
@@ -66,12 +72,15 @@ impl Target {
                 for (topic, records) in &step.parts {
                     atomic = atomic.publish_records(topic, records.clone(), None);
                 }
-                let acks = broker.commit(atomic, &options).all().await;
-                let acks = acks.map_err(|error: PubSubError| trouble(&error))?;
-                match acks.iter().find_map(PublishAck::rejected) {
-                    Some(reason) => Err(TargetError::Rejected(*reason)),
-                    None => Ok(()),
-                }
+                let publishing = broker.commit(atomic, &options);
+                Box::pin(async {
+                    let acks = publishing.all().await;
+                    let acks = acks.map_err(|error: PubSubError| trouble(&error))?;
+                    match acks.iter().find_map(PublishAck::rejected) {
+                        Some(reason) => Err(TargetError::Rejected(*reason)),
+                        None => Ok(()),
+                    }
+                })
             }
             Self::Client(client) => {
                 let mut atomic = gapless_client::Atomic::new();
@@ -81,11 +90,14 @@ impl Target {
                         atomic = atomic.message(topic, record.to_message(&records.bytes));
                     }
                 }
-                match client.commit_with(atomic, &options).await {
-                    Ok(_) => Ok(()),
-                    Err(PublishError::Rejected(reason)) => Err(TargetError::Rejected(reason)),
-                    Err(error) => Err(trouble(&error)),
-                }
+                let committing = client.commit_with(atomic, &options);
+                Box::pin(async {
+                    match committing.await {
+                        Ok(_) => Ok(()),
+                        Err(PublishError::Rejected(reason)) => Err(TargetError::Rejected(reason)),
+                        Err(error) => Err(trouble(&error)),
+                    }
+                })
             }
         }
     }

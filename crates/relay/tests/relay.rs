@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use gapless_broker::{Broker, BrokerOptions};
 use gapless_core::{Message, Seq, TopicName, TopicSettings};
-use gapless_outbox::{FenceOptions, run_fence};
+use gapless_outbox::{Consumer, ConsumerOptions, FenceOptions, run_fence};
 use gapless_relay::{Relay, RelayError, RelayOptions, Target};
 use support::writers::{KeyOrder, Writers, all_seqs, finish_prepared, prepare};
 use support::{DEADLINE, Postgres, eventually, meanwhile};
 use tempfile::TempDir;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 struct World {
@@ -123,9 +124,51 @@ async fn b10_a_topic_that_does_not_exist_is_told_and_nothing_is_passed_over() {
     eventually("the row arrives", async || world.messages("missing").len() == 1).await;
 }
 
+/// Small batches, so that several are on their way when the broker refuses one: for a topic that
+/// is not there yet, or for a row that is too large.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b10_a_refused_append_among_several_loses_and_doubles_nothing() {
+    let world = World::start(&[]).await;
+    let client = world.server.client().await;
+    let rows = "SELECT gapless.emit_bytes(
+                    CASE WHEN i % 37 = 0 THEN 'not a name' ELSE 't' || i / 50 END, i::text, 'upsert',
+                    payload => CASE WHEN i % 61 = 0 THEN decode(repeat('00', 5000000), 'hex') END)
+                FROM generate_series(1, 300) i";
+    client.batch_execute(rows).await.expect("rows");
+    client.batch_execute("ANALYZE gapless.outbox").await.expect("analysed");
+    let mut options = RelayOptions::new("relay", "").expect("a good prefix");
+    options.create_topics = true;
+    options.limits.rows_max = 7;
+    let relay = || {
+        let target = Target::Broker(world.broker.clone());
+        let relay = Relay::new(world.server.database(), target, options.clone());
+        tokio::spawn(relay.run(std::future::pending()))
+    };
+    // A second one, and a first that is given up on the way.
+    let first = relay();
+    eventually("some arrive", async || !world.messages("t2").is_empty()).await;
+    first.abort();
+    let _second = relay();
+    eventually("the last row arrives", async || {
+        world.messages("t6").iter().any(|message| header(message, "outbox-seq") == "300")
+    })
+    .await;
+    let is_dead = |seq: &u64| seq.is_multiple_of(37) || seq.is_multiple_of(61);
+    let seqs = |topic: &str| -> Vec<u64> {
+        let seq = |message| header(message, "outbox-seq").parse().expect("a number");
+        world.messages(topic).iter().map(seq).collect()
+    };
+    for topic in 0..=6_u64 {
+        let all = (topic * 50).max(1)..(topic * 50 + 50).min(301);
+        let expected: Vec<u64> = all.filter(|seq| !is_dead(seq)).collect();
+        assert_eq!(seqs(&format!("t{topic}")), expected);
+    }
+    assert_eq!(seqs("outbox.dead"), (1..=300).filter(is_dead).collect::<Vec<_>>());
+}
+
 /// On a standby there are no leases: the condition on the cell alone keeps the relays apart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b10_two_relays_on_a_standby_append_every_row_once() {
+async fn b9_b10_from_a_standby_two_relays_append_every_row_once_and_a_consumer_gets_all() {
     let world = World::start(&["wal_level=replica", "max_wal_senders=4"]).await;
     let mut standby = Postgres::new(&["hot_standby=on"]);
     let copied = standby
@@ -141,6 +184,19 @@ async fn b10_two_relays_on_a_standby_append_every_row_once() {
     let client = world.server.client().await;
     prepare(&client).await;
     let relays = [world.relay(standby.database()), world.relay(standby.database())];
+    // A consumer beside them, with its offset on the primary.
+    let read_from = Some(standby.database());
+    let consuming = ConsumerOptions { read_from, ..ConsumerOptions::default() };
+    let mut consumer =
+        Consumer::open(world.server.database(), "c", consuming).expect("a good name");
+    let (send, mut consumed) = mpsc::unbounded_channel();
+    let consumer = tokio::spawn(async move {
+        loop {
+            let batch = consumer.next().await.expect("nothing is skipped");
+            batch.rows.iter().for_each(|row| send.send(row.seq).expect("the test is there"));
+            consumer.done(&batch).await.expect("moved");
+        }
+    });
     let writers = Writers::start(&world.server.dsn(), 12, 3);
     meanwhile(Duration::from_secs(6)).await;
     writers.stop().await;
@@ -152,6 +208,13 @@ async fn b10_two_relays_on_a_standby_append_every_row_once() {
     })
     .await;
     assert_eq!(rows_of(&world.messages("db.things")), all);
+    let mut found = Vec::new();
+    while found.len() < all.len() {
+        let seq = tokio::time::timeout(DEADLINE, consumed.recv()).await.expect("in time");
+        found.push(seq.expect("the consumer runs"));
+    }
+    assert_eq!(found, all);
+    assert!(!consumer.is_finished());
     assert!(relays.iter().all(|relay| !relay.is_finished()));
     println!("{} rows", all.len());
 }
