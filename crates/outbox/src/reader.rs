@@ -33,6 +33,8 @@ const LOOK_MOST: Duration = Duration::from_millis(250);
 const LOOK_MOST_HEARING: Duration = Duration::from_secs(1);
 /// How long the first notification, to ourselves, may take before we say that none come.
 const PROBE_WAIT: Duration = Duration::from_secs(2);
+/// Numbers that are looked at for few rows.
+const SPAN_LEAST: u32 = 100;
 /// How long rows of one batch may take to arrive.
 const BATCH_WAIT: Duration = Duration::from_secs(60);
 
@@ -78,6 +80,8 @@ pub struct Reader {
     /// How many rows are asked for: fewer than the limit while rows are large, since what is
     /// beyond the bytes of a batch was sent for nothing.
     ask: u32,
+    /// Whether the numbers that were looked at last had no rows.
+    sparse: bool,
     told_deaf: bool,
 }
 
@@ -93,8 +97,8 @@ impl Reader {
         let backoff = Backoff { first: Duration::from_millis(100), ..Backoff::default() };
         let retries = Retries::new(backoff, random("reader")).expect("a good schedule");
         let pace = Pace::new(LOOK_LEAST, LOOK_MOST);
-        let (ask, told_deaf) = (limits.rows_max, false);
-        Self { database, limits, connected: None, retries, pace, safe: 0, ask, told_deaf }
+        let (ask, sparse, told_deaf) = (limits.rows_max, false, false);
+        Self { database, limits, connected: None, retries, pace, safe: 0, ask, sparse, told_deaf }
     }
 
     /// The database it reads.
@@ -183,15 +187,16 @@ impl Reader {
 
     async fn try_next(&mut self, place: Place) -> Result<Option<Batch>, OutboxError> {
         let (limits, ask) = (self.limits, self.ask.min(self.limits.rows_max));
+        let upto = place.seq.saturating_add(self.span(ask));
         let Connected { session, names, .. } = self.connect().await?;
         let all = async {
             tokio::join!(
                 read_source(session, names),
-                read_rows(session, names, place.seq, ask, limits),
+                read_rows(session, names, (place.seq, upto), ask, limits),
                 read_floor(session, names),
             )
         };
-        let (source, read, floor) = match timeout(BATCH_WAIT, all).await {
+        let (source, read, floor) = match timeout(BATCH_WAIT, session.driving(all)).await {
             Ok(answers) => answers,
             Err(_) => return Err(OutboxError::TimedOut(BATCH_WAIT.as_secs())),
         };
@@ -212,12 +217,21 @@ impl Reader {
             End::Asked | End::All => ask.saturating_mul(2).min(limits.rows_max),
         };
         // The rows were read a moment later than the bound, up to a bound that may be higher.
-        let settled = rows.partition_point(|row| row.seq <= source.safe);
+        let bound = source.safe.min(upto);
+        let settled = rows.partition_point(|row| row.seq <= bound);
         let complete = end == End::All || settled < rows.len();
         rows.truncate(settled);
-        let last = rows.last().map_or(source.safe, |row| row.seq);
-        let through = if complete { source.safe } else { last };
+        let last = rows.last().map_or(bound, |row| row.seq);
+        let through = if complete { bound } else { last };
+        self.sparse = rows.is_empty();
         Ok(Some(Batch { epoch, after: place.seq, through, rows }))
+    }
+
+    /// Over how many numbers rows are looked for: not over all that are settled, because PostgreSQL
+    /// may choose to read and sort all of those for each batch while it has no fresh statistics.
+    /// Where numbers have no rows there is nothing to sort.
+    fn span(&self, ask: u32) -> u64 {
+        if self.sparse { u64::MAX } else { u64::from(ask.max(SPAN_LEAST)) * 2 }
     }
 
     /// Reports a temporary error, and waits a little longer each time.
@@ -316,17 +330,18 @@ enum End {
 async fn read_rows(
     session: &Session,
     names: &Names,
-    after: u64,
+    (after, upto): (u64, u64),
     ask: u32,
     limits: BatchLimits,
 ) -> Result<(Vec<Row>, End), OutboxError> {
     let Names { schema, outbox, .. } = names;
     let sql = format!(
         "SELECT {COLUMNS} FROM {schema}.{outbox}
-         WHERE seq > $1 AND seq <= (SELECT safe_seq FROM {schema}.fence) ORDER BY seq LIMIT $2"
+         WHERE seq > $1 AND seq <= $4 AND seq <= (SELECT safe_seq FROM {schema}.fence)
+         ORDER BY seq LIMIT $2"
     );
     let payload_max = i64::try_from(limits.payload_bytes_max).unwrap_or(i64::MAX);
-    let numbers = [signed(after), i64::from(ask), payload_max];
+    let numbers = [signed(after), i64::from(ask), payload_max, signed(upto)];
     let values = numbers.iter().map(|number| (number, Type::INT8));
     let stream = session.shared().query_typed_raw(&sql, values).await;
     let stream = stream.map_err(|error| session.error(&error))?;
