@@ -157,11 +157,12 @@ async fn rows_go_to_a_command_and_what_it_refuses_is_put_aside() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_go_to_a_url_and_a_failure_is_tried_again() {
+async fn rows_go_to_a_url_failures_are_tried_again_and_put_aside_in_the_end() {
     let server = installed().await;
     let dsn = server.dsn();
     let client = server.client().await;
-    let rows = "SELECT gapless.emit('t', i::text, 'upsert') FROM generate_series(1, 3) i";
+    // The fourth is never taken.
+    let rows = "SELECT gapless.emit('t', i::text, 'upsert') FROM generate_series(1, 5) i";
     client.batch_execute(rows).await.expect("rows");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/rows", listener.local_addr().expect("an address"));
@@ -179,22 +180,41 @@ async fn rows_go_to_a_url_and_a_failure_is_tried_again() {
             }
             let mut body = vec![0; length];
             reader.read_exact(&mut body).expect("a body");
-            // The first one is refused, once.
-            let status = if number == 0 { "503 Service Unavailable" } else { "204 No Content" };
-            let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n");
             let row: Value = serde_json::from_slice(&body).expect("JSON");
+            // The first one is refused, once.
+            let refused = number == 0 || row["seq"] == 4;
+            let status = if refused { "503 Service Unavailable" } else { "204 No Content" };
+            let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n");
             let _ = send.send(row["seq"].as_u64());
         }
     });
     let _fence = start(&["outbox", "fence", "--dsn", &dsn]);
     let consume = [
-        "outbox", "consume", "c", "--dsn", &dsn, "--post", &url, "--retry", "10ms", "--log",
+        "outbox",
+        "consume",
+        "c",
+        "--dsn",
+        &dsn,
+        "--post",
+        &url,
+        "--retry",
+        "10ms",
+        "--log",
         "error",
+        "--attempts",
+        "2",
     ];
     let _consumer = start(&consume);
-    for expected in [1, 1, 2, 3] {
+    for expected in [1, 1, 2, 3, 4, 4, 5] {
         assert_eq!(posted.recv_timeout(DEADLINE).expect("a row"), Some(expected));
     }
+    eventually("the offset is moved", async || status(&server)["consumers"][0]["last_seq"] == 5)
+        .await;
+    let sql = "SELECT seq, attempts, error FROM gapless.dead_letters";
+    let row = client.query_one(sql, &[]).await.expect("one dead letter");
+    let (seq, attempts, error): (i64, i32, String) = (row.get(0), row.get(1), row.get(2));
+    assert_eq!((seq, attempts), (4, 2));
+    assert!(error.contains("503"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,11 +9,14 @@ use crate::error::OutboxError;
 use crate::names::Name;
 use crate::session::Session;
 
-/// The version of the tables that this program creates and knows.
-pub const VERSION: i32 = 1;
+/// The version of the tables and functions that this program creates and knows.
+pub const VERSION: i32 = 2;
 
-/// The SQL that upgrades the version before to each one; the first creates everything.
-const STEPS: [&str; VERSION as usize] = [include_str!("sql/v1.sql")];
+/// The SQL that upgrades the version before to each one; the first creates the tables.
+const STEPS: [&str; VERSION as usize] = [include_str!("sql/v1.sql"), include_str!("sql/v2.sql")];
+
+/// The functions of this version, which take the place of older ones.
+const FUNCTIONS: &str = include_str!("sql/functions.sql");
 
 /// How a new outbox shall be.
 #[derive(Clone, Debug)]
@@ -51,16 +54,15 @@ pub async fn install(database: &Database, options: &InstallOptions) -> Result<()
         Ok(version) => return Err(OutboxError::Installed { schema: schema.to_string(), version }),
         Err(error) => return Err(error),
     }
-    let sql = STEPS[0]
-        .replace("{schema}", schema.as_str())
-        .replace("{outbox}", options.outbox.as_str())
-        .replace("{offsets}", options.offsets.as_str())
+    let names = [&options.outbox, &options.offsets].map(Name::as_str);
+    let sql = steps(0, schema.as_str(), names)
         .replace("{partition_rows}", &options.partition_rows.to_string())
         .replace("{retention_s}", &options.retention.as_secs().to_string());
-    session.run(&format!("BEGIN;\n{sql}\nCOMMIT;")).await
+    session.run(&sql).await
 }
 
-/// Brings the tables to the version of this program; returns the version before.
+/// Brings tables and functions to the version of this program; returns the version before. Rows
+/// can be written meanwhile; they wait for it.
 ///
 /// # Errors
 /// When there is no outbox, or it is newer than this program.
@@ -70,13 +72,25 @@ pub async fn upgrade(database: &Database) -> Result<i32, OutboxError> {
     if found > VERSION {
         return Err(OutboxError::OtherVersion { found, known: VERSION });
     }
-    for (step, to) in STEPS.iter().zip(1..).skip(usize::try_from(found).unwrap_or(0)) {
-        let schema = database.schema();
-        let sql = step.replace("{schema}", schema.as_str());
-        let told = format!("UPDATE {schema}.meta SET version = {to};");
-        session.run(&format!("BEGIN;\n{sql}\n{told}\nCOMMIT;")).await?;
+    if found < VERSION {
+        let schema = database.schema().as_str();
+        let sql = format!("SELECT outbox, offsets FROM {schema}.meta");
+        let row = session.one(&sql, &[]).await?;
+        let names = [row.get(0), row.get(1)];
+        session.run(&steps(usize::try_from(found).unwrap_or(0), schema, names)).await?;
     }
     Ok(found)
+}
+
+/// One transaction from a version to this program's.
+fn steps(from: usize, schema: &str, [outbox, offsets]: [&str; 2]) -> String {
+    let steps = STEPS[from..].concat();
+    let told = "UPDATE {schema}.meta SET version = {version};";
+    format!("BEGIN;\n{steps}\n{FUNCTIONS}\n{told}\nCOMMIT;")
+        .replace("{schema}", schema)
+        .replace("{outbox}", outbox)
+        .replace("{offsets}", offsets)
+        .replace("{version}", &VERSION.to_string())
 }
 
 /// Removes the outbox with all its rows, offsets and functions.
@@ -96,25 +110,29 @@ pub async fn uninstall(database: &Database) -> Result<(), OutboxError> {
         let message = format!("table {table} still emits: SELECT {schema}.detach('{table}')");
         return Err(OutboxError::Sql { message, code: "2BP01".to_owned() });
     }
+    if let Some(row) = session.rows(&strangers(schema), &[]).await?.first() {
+        let stranger: String = row.get(0);
+        let message = format!("schema {schema} also has {stranger}: move it elsewhere, or drop it");
+        return Err(OutboxError::Sql { message, code: "2BP01".to_owned() });
+    }
     session.run(&format!("DROP SCHEMA {schema} CASCADE")).await
 }
 
-/// Allows a role to write rows, and nothing else.
-///
-/// # Errors
-/// When there is no such role.
-pub async fn grant_writer(database: &Database, role: &str) -> Result<(), OutboxError> {
-    let session = writable(database).await?;
-    let names = Names::read(&session, database).await?;
-    let schema = database.schema();
-    let role = format!("\"{}\"", role.replace('"', "\"\""));
-    session
-        .run(&format!(
-            "BEGIN; GRANT USAGE ON SCHEMA {schema} TO {role}; \
-             GRANT INSERT, SELECT (seq) ON {schema}.{} TO {role}; COMMIT;",
-            names.outbox
-        ))
-        .await
+/// Selects a table or a function of a schema that does not belong to its outbox.
+fn strangers(schema: &Name) -> String {
+    format!(
+        "SELECT 'table ' || c.relname FROM pg_class c, {schema}.meta m
+         WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+           AND NOT c.relispartition
+           AND c.relname NOT IN (m.outbox, m.offsets, 'meta', 'fence', 'life', 'epochs', 'leases',
+                                 'partitions', 'processed', 'dead_letters')
+         UNION ALL
+         SELECT 'function ' || p.proname FROM pg_proc p
+         WHERE p.pronamespace = '{schema}'::regnamespace AND p.proname NOT IN (
+             'emit', 'emit_bytes', 'emit_row', 'attach', 'detach', 'processed_once', 'drawn', 'look',
+             'make_partitions', 'remove_old', 'publish', 'source', 'begin_epoch')
+         LIMIT 1"
+    )
 }
 
 /// A connection to a server that can be written.

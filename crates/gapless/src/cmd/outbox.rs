@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use gapless_outbox::{Database, FenceOptions, From, InstallOptions, Name, OutboxError, run_fence};
+use gapless_outbox::{
+    Database, FenceOptions, From, InstallOptions, Name, OutboxError, Right, run_fence,
+};
 use serde_json::json;
 
 use super::{Global, outbox_consume, outbox_run, outbox_status};
@@ -49,6 +51,31 @@ pub(crate) struct Source {
     pub(crate) schema: Option<Name>,
 }
 
+/// Roles that do not own the outbox.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Roles")]
+struct Roles {
+    /// A role that may write rows, and read none; may be repeated
+    #[arg(long, value_name = "ROLE")]
+    writer: Vec<String>,
+    /// A role that may run the fence, relays and consumers; may be repeated
+    #[arg(long, value_name = "ROLE")]
+    relay: Vec<String>,
+}
+
+impl Roles {
+    async fn grant(&self, database: &Database) -> Result<(), Failure> {
+        let each = |roles: &[String], right| -> Vec<_> {
+            roles.iter().map(|role| (role.clone(), right)).collect()
+        };
+        let all = [each(&self.writer, Right::Write), each(&self.relay, Right::Run)];
+        for (role, right) in all.concat() {
+            gapless_outbox::grant(database, &role, right).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum OutboxCommand {
     /// Create the tables and functions of an outbox
@@ -70,9 +97,17 @@ enum OutboxCommand {
         /// The table of the consumers' offsets
         #[arg(long, value_name = "NAME", default_value = "consumer_offsets")]
         offsets: Name,
-        /// A role that may write rows; may be repeated
-        #[arg(long, value_name = "ROLE")]
-        writer: Vec<String>,
+        #[command(flatten)]
+        roles: Roles,
+    },
+    /// Allow roles to write rows, or to run the fence, relays and consumers
+    #[command(after_help = "Examples:\n  gapless outbox grant --writer webapp --dsn …\n  \
+                            gapless outbox grant --relay gapless --dsn …")]
+    Grant {
+        #[command(flatten)]
+        source: Source,
+        #[command(flatten)]
+        roles: Roles,
     },
     /// Bring the tables to the version of this program
     #[command(after_help = "Examples:\n  gapless outbox upgrade --dsn postgres://app@db/shop")]
@@ -188,16 +223,18 @@ pub(crate) fn run(
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         match options.command {
-            OutboxCommand::Install {
-                source,
-                retention,
-                partition_rows,
-                table,
-                offsets,
-                writer,
-            } => {
+            OutboxCommand::Install { source, retention, partition_rows, table, offsets, roles } => {
                 let options = InstallOptions { outbox: table, offsets, partition_rows, retention };
-                install(&source.database(config)?, &options, &writer, out).await
+                install(&source.database(config)?, &options, &roles, out).await
+            }
+            OutboxCommand::Grant { source, roles } => {
+                if roles.writer.is_empty() && roles.relay.is_empty() {
+                    return Err(Failure::words("which role?").hint("say --writer or --relay"));
+                }
+                roles.grant(&source.database(config)?).await?;
+                let value = json!({ "writers": roles.writer, "relays": roles.relay });
+                out.result(&value, "granted")?;
+                Ok(Exit::Ok)
             }
             OutboxCommand::Upgrade { source } => {
                 let database = source.database(config)?;
@@ -244,13 +281,11 @@ pub(crate) fn run(
 async fn install(
     database: &Database,
     options: &InstallOptions,
-    writers: &[String],
+    roles: &Roles,
     out: &mut Output,
 ) -> Done {
     gapless_outbox::install(database, options).await.map_err(failed)?;
-    for role in writers {
-        gapless_outbox::grant_writer(database, role).await.map_err(failed)?;
-    }
+    roles.grant(database).await?;
     let schema = database.schema();
     let text = format!(
         "created {schema}.{} in {}\nnow write rows in your transactions: SELECT {schema}.emit(\
