@@ -23,6 +23,9 @@ const REMEMBERED_MAX: usize = 1_024;
 /// What the cells of outbox relays begin with; the rest is the relay's name.
 const RELAYS: &str = "$outbox/";
 
+/// What the cells of the server itself begin with: identities, and what a node of a cluster notes.
+const OWN_CELLS: [&str; 2] = [CELLS, "$cluster/"];
+
 /// What was allowed, shared by the clones of a caller.
 type Kept = Arc<Mutex<Vec<(Right, Pattern)>>>;
 
@@ -128,14 +131,14 @@ impl Caller {
         self.decide(Right::Admin, On::Name(&name))
     }
 
-    /// Whether it has a right on a cell. Cells of identities are not shown to anyone.
+    /// Whether it has a right on a cell. Those of the server itself are not shown to anyone.
     ///
     /// # Errors
     /// When it has not.
     pub fn may_cell(&self, right: Right, cell: &[u8]) -> Result<(), Denied> {
         let text = String::from_utf8_lossy(cell);
-        if text.starts_with(CELLS) {
-            return Err(self.denied(right, CELLS));
+        if let Some(own) = OWN_CELLS.iter().find(|own| text.starts_with(**own)) {
+            return Err(self.denied(right, own));
         }
         if let Some(relay) = text.strip_prefix(RELAYS)
             && let Ok(relay) = TopicName::parse(relay)

@@ -151,11 +151,12 @@ fn check_tells_which_rule_decides() {
 }
 
 #[test]
-fn cells_of_identities_are_for_no_caller() {
+fn cells_of_the_server_itself_are_for_no_caller() {
     let folder = tempfile::tempdir().unwrap();
     let auth = open(folder.path());
     for caller in [auth.server(), auth.caller(Proof::Peer { uid: 0, own: 1 }, "unix").unwrap()] {
         assert!(caller.may_cell(Right::Read, b"$auth/token/x").is_err());
+        assert!(caller.may_cell(Right::Publish, b"$cluster/incarnation").is_err());
         assert!(caller.may_cell(Right::Publish, b"billing.cursor").is_ok());
         assert!(caller.may_cell(Right::Publish, b"any/thing \xff").is_ok());
     }

@@ -250,6 +250,7 @@ impl Broker {
             opened,
             published: AtomicU64::new(0),
         });
+        inner.reports.set_home(&inner);
         inner.metrics.topics.set(inner.topics.users() as f64);
         // Its drop ends the threads, should one of them not start.
         let owner = Owner(inner);

@@ -48,7 +48,7 @@ impl Inner {
         options: &PublishOptions,
         publish: impl FnOnce(Option<&Arc<Report>>) -> Result<Reported, RejectReason>,
     ) -> Publishing {
-        let report = match options.report.then(|| self.report()).transpose() {
+        let report = match options.report.then(|| self.report(subject)).transpose() {
             Ok(report) => report,
             Err(reason) => return self.refuse(subject, reason, acks).of_memory(),
         };
@@ -58,7 +58,7 @@ impl Inner {
                 publishing
             }
             Err(reason) => {
-                report.into_iter().for_each(|report| report.seal(false));
+                report.into_iter().for_each(|report| report.refuse());
                 self.refuse(subject, reason, acks).of_memory()
             }
         }

@@ -175,3 +175,27 @@ fn a11_events_are_only_for_those_who_ask_for_them() {
     assert!(drain(&mut all).is_empty());
     assert_eq!(drain(&mut some).len(), 1);
 }
+
+#[test]
+fn a11_what_became_of_a_publish_with_a_report_is_told() {
+    let world = World::new(8);
+    let broker = world.open();
+    let mut events = Events::of(&broker, "$events.delivery.*");
+    let mut first = broker.subscribe(&pattern("s"), From::Now).expect("a subscription");
+    let second = broker.subscribe(&pattern("s"), From::Now).expect("a subscription");
+    let asks = PublishOptions { report: true, ..PublishOptions::default() };
+    broker.publish(&name("s"), &Message::new("x"), &asks).wait().unwrap();
+    drain(&mut first);
+    assert!(events.said().is_empty(), "one has not taken it yet");
+    drop(second);
+    let told = events.one("delivery.failed");
+    assert_eq!((&told["topic"], &told["delivered"]), (&"s".into(), &1.into()));
+    assert_eq!(told["failed"]["subscriber-unreachable"], 1);
+    broker.publish(&name("s"), &Message::new("x"), &asks).wait().unwrap();
+    drain(&mut first);
+    let told = events.one("delivery.done");
+    assert_eq!((&told["topic"], &told["delivered"]), (&"s".into(), &1.into()));
+    // A publish that is refused was delivered to none, which is told as a refusal only.
+    refusal(&broker, "nobody", &Message::new("x"), &asks);
+    assert!(events.said().is_empty());
+}

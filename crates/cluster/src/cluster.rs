@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gapless_broker::Broker;
-use gapless_core::cluster::{ClusterStatus, Incarnation, Node, NodeName};
+use gapless_core::cluster::{ClusterStatus, Node, NodeName};
 use serde_json::Value;
 use tokio::net::{TcpListener, lookup_host};
 use tokio::runtime::Handle;
@@ -22,7 +22,7 @@ use crate::secret::Secret;
 use crate::shell::{Parts, Shell};
 use crate::spread::{self, Hook};
 use crate::tls::Tls;
-use crate::{events, incoming, outgoing, status};
+use crate::{events, incarnation, incoming, outgoing, status};
 
 /// How long goodbyes may take to be sent.
 const GOODBYE_WAIT: Duration = Duration::from_secs(1);
@@ -55,13 +55,13 @@ impl Cluster {
     pub async fn start(options: ClusterOptions, broker: &Broker) -> Result<Self, StartError> {
         options.check()?;
         events::describe();
-        let tls = options.tls.as_ref().map(Tls::open).transpose()?;
+        let tls = options.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
         clock::random::<1>().ok_or(StartError::NoRandomness)?;
         let failed = |source| StartError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let address = advertised(&options, bound).await?;
-        let incarnation = options.incarnation.unwrap_or(Incarnation(clock::wall().0));
+        let incarnation = incarnation::begin(broker, options.incarnation, clock::wall()).await?;
         let (learned, learning) = mpsc::channel(LEARNED_MAX);
         let is_static = matches!(options.members, Members::Static);
         let shell = Arc::new(Shell::new(Parts {
@@ -72,7 +72,7 @@ impl Cluster {
                 address: address.to_string(),
                 secret: options.secret.clone().unwrap_or_else(Secret::none),
             },
-            tls,
+            tls: tls.clone(),
             link_timeout: options.link_timeout,
             broker: broker.clone(),
             node: Node::new(options.rules, options.node.clone(), incarnation),
@@ -101,6 +101,7 @@ impl Cluster {
         let learning = if is_static { mpsc::channel(1).1 } else { learning };
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&shell).keep());
+        tls.into_iter().for_each(|tls| drop(tasks.spawn(tls.keep())));
         tasks.spawn(follow(Arc::clone(&shell), Arc::clone(&membership)));
         let (nodes_max, topology) = (options.rules.nodes_max, membership.watch());
         let (dialler, join) = (Arc::clone(&shell), options.join);

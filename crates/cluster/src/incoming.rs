@@ -84,7 +84,7 @@ async fn link<P>(
 ) -> Result<(), HandshakeError> {
     // Small frames go out at once; if that cannot be set they are only slower.
     let _ = stream.set_nodelay(true);
-    let Some(tls) = &shell.tls else {
+    let Some(tls) = shell.tls.as_ref().map(|tls| tls.sides()) else {
         let (other, accepted) = shake(shell, &mut stream).await?;
         drop(permit);
         let (input, output) = stream.into_split();

@@ -24,6 +24,7 @@ mod cluster;
 mod events;
 mod gossip;
 mod handshake;
+mod incarnation;
 mod incoming;
 mod membership;
 mod options;

@@ -28,7 +28,8 @@ pub struct ClusterOptions {
     pub cluster: String,
     /// Its name there.
     pub node: NodeName,
-    /// Which of its starts this is; `None` takes the time of the start.
+    /// Which of its starts this is; `None` takes the time of the start, or more than the last one in
+    /// its store if that was later.
     pub incarnation: Option<Incarnation>,
     /// Where it listens for other nodes. Port 0 takes a free one.
     pub listen: String,
@@ -182,6 +183,9 @@ pub enum StartError {
         /// What is wrong with it.
         why: String,
     },
+    /// The broker's store does not take the number of this start.
+    #[error("the start of this node cannot be noted in its store: {0}")]
+    Incarnation(String),
     /// The system gives no random bytes.
     #[error("the system gives no random bytes, which links need")]
     NoRandomness,

@@ -6,8 +6,10 @@
 //! its node, the machine decides.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -17,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Interval, timeout};
 
 use crate::clock;
 use crate::handshake::{self, HANDSHAKE_WAIT, HandshakeError, Other};
@@ -200,7 +202,7 @@ async fn link(shell: &Arc<Shell>, mut stream: TcpStream, at: SocketAddr) -> Ende
     let _ = stream.set_nodelay(true);
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES);
-    let Some(tls) = &shell.tls else {
+    let Some(tls) = shell.tls.as_ref().map(|tls| tls.sides()) else {
         let shaken = shake(shell, &mut stream).await;
         return match shaken {
             Ok(other) => {
@@ -302,7 +304,7 @@ async fn write(
                 }
                 written.increment(out.len() as u64);
                 out.clear();
-                if timeout(Duration::ZERO, ping.tick()).await.is_ok()
+                if is_due(&mut ping).await
                     && let Err(error) = LinkFrame::Ping.encode(&mut out)
                 {
                     return error.into();
@@ -319,6 +321,11 @@ async fn write(
         written.increment(out.len() as u64);
         out.clear();
     }
+}
+
+/// Whether the next ping is due; waits for nothing, not even for the next millisecond of the timers.
+async fn is_due(ping: &mut Interval) -> bool {
+    poll_fn(|context| Poll::Ready(ping.poll_tick(context).is_ready())).await
 }
 
 /// Waits for answers to pings until they stay away.

@@ -41,7 +41,7 @@ const REMEMBERED_PER_NODE: usize = 4;
 /// What all tasks of a node share.
 pub(crate) struct Shell {
     pub(crate) me: Me,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) link_timeout: Duration,
     pub(crate) refusals: Refusals,
     pub(crate) broker: Broker,
@@ -142,7 +142,7 @@ impl Lane {
 /// What a shell is made of.
 pub(crate) struct Parts {
     pub(crate) me: Me,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) link_timeout: Duration,
     pub(crate) broker: Broker,
     pub(crate) node: Node,

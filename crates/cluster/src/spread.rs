@@ -9,7 +9,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use gapless_broker::{NamedRefused, Spread};
-use gapless_core::cluster::{Admitted, Named, NodeName, Policy, Sender, SubscriberResult};
+use gapless_core::cluster::{
+    Admitted, Named, Node, NodeName, Policy, Sender, SubscriberResult, TopicsCounted,
+};
 use gapless_core::{Pattern, Records, RejectReason, TopicName};
 use gapless_protocol::link::LINK_FRAME_BYTES_MAX;
 use serde_json::Value;
@@ -115,6 +117,10 @@ impl Spread for Hook {
 
     fn status(&self) -> Value {
         self.shell().map_or(Value::Null, |shell| status::of(&shell))
+    }
+
+    fn topics_counted(&self) -> TopicsCounted {
+        self.shell().map_or_else(TopicsCounted::default, |shell| shell.look(Node::topics_counted))
     }
 
     fn leave(&self) {

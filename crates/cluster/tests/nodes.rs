@@ -393,3 +393,62 @@ async fn links_by_mutual_tls_let_in_only_nodes_of_the_same_authority() {
     assert_eq!(bodies(&mut at_b, 1).await, ["over TLS"]);
     assert!(c.cluster.status().nodes.iter().all(|node| !node.has_link));
 }
+
+/// Certificates that replace others under the same names.
+fn replace(files: &ClusterTlsFiles, by: &ClusterTlsFiles) {
+    for (to, from) in [(&files.cert, &by.cert), (&files.key, &by.key), (&files.ca, &by.ca)] {
+        std::fs::copy(from, to).expect("copied");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_links_that_change_are_read_again_and_end_no_link() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (files, new) = (certificates(folder.path(), "files"), certificates(folder.path(), "new"));
+    let with = |mut options: ClusterOptions, tls: &ClusterTlsFiles| {
+        options.tls = Some(tls.clone());
+        options.secret = None;
+        options
+    };
+    let a = start(with(options("a", &[]), &files)).await;
+    let b = start(with(options("b", &[&a]), &files)).await;
+    until("linked", || a.has_links(&["b"]) && b.has_links(&["a"])).await;
+    let mut suspended = a.follow("$events.cluster.node-suspended");
+    // c belongs to the next authority, which a and b do not know yet.
+    let c = start(with(options("c", &[&a]), &new)).await;
+    replace(&files, &new);
+    until("c is let in", || {
+        a.has_links(&["b", "c"]) && b.has_links(&["a", "c"]) && c.has_links(&["a", "b"])
+    })
+    .await;
+    // Half a file changes nothing.
+    std::fs::write(&files.cert, "-----BEGIN CERTIFICATE-----\nhalf").expect("written");
+    let d = start(with(options("d", &[&a]), &new)).await;
+    until("d is let in", || a.has_links(&["b", "c", "d"]) && d.has_links(&["a"])).await;
+    // Each node is suspended at first; b was known before.
+    loop {
+        let said = event(&mut suspended).await;
+        assert_ne!(said["node"], "b", "its link stayed up: {said}");
+        if said["node"] == "d" {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_clock_was_set_back_is_taken_for_a_later_start() {
+    let a = start(options("a", &[])).await;
+    let (broker, folder) = broker();
+    let mut ahead = options("b", &[&a]);
+    // As if the clock had been far ahead at this start.
+    ahead.incarnation = Some(Incarnation(u64::MAX / 2));
+    let first = Cluster::start(ahead, &broker).await.expect("a node");
+    until("linked", || a.has_links(&["b"])).await;
+    drop(first);
+    broker.close().expect("closed");
+    until("it is missed", || !a.has_links(&["b"])).await;
+    let broker = Broker::open(BrokerOptions::new(folder.path())).expect("a broker");
+    let second = Cluster::start(options("b", &[&a]), &broker).await.expect("a node");
+    assert_eq!(second.status().incarnation, Incarnation(u64::MAX / 2 + 1));
+    until("linked again", || a.has_links(&["b"])).await;
+}

@@ -26,6 +26,7 @@ mod reports;
 mod status;
 #[cfg(test)]
 mod tests;
+mod topics;
 
 pub use config::{ClusterConfig, ClusterConfigError};
 pub use event::{ClusterEvent, Lost, LostReason, LostTarget};
@@ -44,3 +45,4 @@ pub use report::{
 };
 pub use reports::REPORTS_MAX;
 pub use status::{ClusterStatus, Counts, NAMED_SHOWN_MAX, NamedStatus, NodeStatus, QueueStatus};
+pub use topics::{TOPICS_COUNTED_MAX, TopicCounts, TopicsCounted};

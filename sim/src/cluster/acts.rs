@@ -1,6 +1,7 @@
 //! What clients and fate do, and the rest at the end.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use gapless_core::cluster::{
     ClusterConfig, DeliveryStatus, Identity, LostTarget, Named, NodeStatus, Policy, Sender,
@@ -18,10 +19,13 @@ use crate::world::{Checked, broken, ensure};
 /// Rounds of rest after which everything must have arrived.
 const ROUNDS_MAX: u64 = 400;
 
+/// Receipts come earlier than that.
+const RECEIPT_MS_MAX: u32 = 20;
+
 /// Small limits and short times, so that all of them are met.
 pub(super) fn config(random: &mut Random) -> ClusterConfig {
     let queue_bytes_max = random.between(1, 8) as usize * 2_000;
-    ClusterConfig {
+    let config = ClusterConfig {
         subscriber_timeout: random.ms(800, 1_500),
         suspended_ttl: random.ms(4_000, 12_000),
         queue_messages_max: random.between(3, 60) as usize,
@@ -32,7 +36,11 @@ pub(super) fn config(random: &mut Random) -> ClusterConfig {
         resend_after: random.ms(200, 700),
         interest_max: 1_000,
         nodes_max: 8,
-    }
+        ..ClusterConfig::default()
+    };
+    // Not drawn, so that a seed stays the same story.
+    let receipt_ms = config.resend_after.subsec_millis() % RECEIPT_MS_MAX;
+    ClusterConfig { receipt_after: Duration::from_millis(receipt_ms.into()), ..config }
 }
 
 impl World {

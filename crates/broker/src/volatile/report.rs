@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use gapless_core::cluster::{
     DeliveryReport, DeliveryStatus, NodeName, Sender, SubscriberName, SubscriberResult,
 };
 use gapless_core::{RejectReason, Seq, Timestamp, TopicName};
+use serde_json::{Value, json};
 
 use crate::broker::{Broker, Inner};
 use crate::topic::live_topic::lock;
@@ -85,6 +86,7 @@ impl Drop for Ticket {
 /// A publish whose subscribers are waited for.
 pub(crate) struct Report {
     id: u64,
+    topic: TopicName,
     node: Option<NodeName>,
     /// Who gets it, if that is not the publisher on this node.
     to: Option<(Arc<dyn Spread>, Sender, u64)>,
@@ -102,6 +104,8 @@ struct State {
     each: Vec<SubscriberResult>,
     /// Everyone that it is for has a part.
     sealed: bool,
+    /// The publish was refused after all.
+    refused: bool,
     /// Whether the cluster's part is still to come.
     awaits_cluster: bool,
     cluster_answered: bool,
@@ -152,12 +156,21 @@ impl Report {
         self.look(state);
     }
 
+    /// The publish was refused: there is nothing to report.
+    pub(crate) fn refuse(&self) {
+        let mut state = lock(&self.state);
+        (state.sealed, state.refused) = (true, true);
+        self.look(state);
+    }
+
     /// Ends it if nothing is left to wait for.
     fn look(&self, mut state: std::sync::MutexGuard<'_, State>) {
         if state.done || !state.sealed || !state.pending.is_empty() || state.awaits_cluster {
             return;
         }
         state.done = true;
+        let is_told = self.to.is_none() && !state.refused;
+        let told = is_told.then(|| told(&self.topic, &state.results));
         let (waker, each) = (state.waker.take(), std::mem::take(&mut state.each));
         let key = (state.deadline, self.id);
         drop(state);
@@ -165,6 +178,10 @@ impl Report {
             let mut open = lock(&table.open);
             open.by_id.remove(&self.id);
             open.due.remove(&key);
+            drop(open);
+            if let (Some((kind, fields)), Some(inner)) = (told, table.home()) {
+                inner.emit(kind, &fields);
+            }
         }
         waker.into_iter().for_each(Waker::wake);
         if let Some((spread, from, number)) = &self.to {
@@ -229,6 +246,20 @@ pub(crate) struct Reports {
     /// with which it has taken the publish.
     by_seq: Mutex<BTreeMap<(u64, Seq), Ticket>>,
     by_seq_count: AtomicUsize,
+    /// Where events are published.
+    home: OnceLock<Weak<Inner>>,
+}
+
+/// The event that tells what became of a publish.
+fn told(topic: &TopicName, report: &DeliveryReport) -> (&'static str, [(&'static str, Value); 3]) {
+    let failed = report.failed.len() as u64 + u64::from(report.unnamed);
+    let kind = if failed == 0 { "delivery.done" } else { "delivery.failed" };
+    let mut reasons = BTreeMap::<&str, u64>::new();
+    for result in &report.failed {
+        *reasons.entry(result.status.name()).or_default() += 1;
+    }
+    let topic = ("topic", topic.as_str().into());
+    (kind, [topic, ("delivered", report.delivered.into()), ("failed", json!(reasons))])
 }
 
 #[derive(Default)]
@@ -239,6 +270,15 @@ struct Open {
 }
 
 impl Reports {
+    /// Says where events are published; once.
+    pub(crate) fn set_home(&self, inner: &Arc<Inner>) {
+        let _ = self.home.set(Arc::downgrade(inner));
+    }
+
+    fn home(&self) -> Option<Arc<Inner>> {
+        self.home.get()?.upgrade()
+    }
+
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         lock(&self.open).due.first().map(|(deadline, _)| *deadline)
     }
@@ -268,14 +308,18 @@ impl Reports {
 
 impl Inner {
     /// Begins a report of a publish on this node, if there may be one more.
-    pub(crate) fn report(&self) -> Result<Arc<Report>, RejectReason> {
-        self.open_report(None).ok_or(RejectReason::QueueFull)
+    pub(crate) fn report(&self, topic: &TopicName) -> Result<Arc<Report>, RejectReason> {
+        self.open_report(topic, None).ok_or(RejectReason::QueueFull)
     }
 
     /// The same for what came from a node; that node is answered even if there are too many.
-    pub(crate) fn report_to(&self, from: &Sender, number: u64) -> Option<Arc<Report>> {
+    pub(crate) fn report_to(
+        &self,
+        topic: &TopicName,
+        (from, number): (&Sender, u64),
+    ) -> Option<Arc<Report>> {
         let spread = self.spread.get()?;
-        let report = self.open_report(Some((Arc::clone(spread), from.clone(), number)));
+        let report = self.open_report(topic, Some((Arc::clone(spread), from.clone(), number)));
         if report.is_none() {
             let subscriber = SubscriberName::Node(spread.node());
             let status = DeliveryStatus::OtherError;
@@ -288,13 +332,17 @@ impl Inner {
         self.spread.get().map_or(SUBSCRIBER_TIMEOUT, |spread| spread.subscriber_timeout())
     }
 
-    fn open_report(&self, to: Option<(Arc<dyn Spread>, Sender, u64)>) -> Option<Arc<Report>> {
+    fn open_report(
+        &self,
+        topic: &TopicName,
+        to: Option<(Arc<dyn Spread>, Sender, u64)>,
+    ) -> Option<Arc<Report>> {
         let deadline = self.clock.now().after(self.subscriber_timeout());
         let id = self.reports.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let node = self.spread.get().map(|spread| spread.node());
         let table = Arc::downgrade(&self.reports);
         let state = Mutex::new(State { deadline, ..State::default() });
-        let report = Arc::new(Report { id, node, to, table, state });
+        let report = Arc::new(Report { id, topic: topic.clone(), node, to, table, state });
         let mut open = lock(&self.reports.open);
         if open.by_id.len() >= self.limits.reports_max {
             return None;

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gapless_core::cluster::{Admitted, Named, NodeName, Policy, Sender, SubscriberResult};
+use gapless_core::cluster::{
+    Admitted, Named, NodeName, Policy, Sender, SubscriberResult, TopicsCounted,
+};
 use gapless_core::{
     Pattern, PublishOptions, Records, RejectReason, TopicDefaults, TopicName, resolve,
 };
@@ -83,6 +85,11 @@ pub trait Spread: Send + Sync + 'static {
 
     /// How the cluster is, for people and programs that look.
     fn status(&self) -> serde_json::Value;
+
+    /// What was counted of single topics.
+    fn topics_counted(&self) -> TopicsCounted {
+        TopicsCounted::default()
+    }
 
     /// Begins to leave the cluster: what waits is sent first. Returns at once.
     fn leave(&self);
@@ -158,7 +165,8 @@ impl Broker {
         let inner = &self.inner;
         let Incoming { subject, records, age, .. } = *incoming;
         if incoming.anonymous {
-            let report = incoming.report.then(|| inner.report_to(from, number)).flatten();
+            let report =
+                incoming.report.then(|| inner.report_to(subject, (from, number))).flatten();
             inner.route_incoming(subject, (records, age), report.as_ref());
             report.into_iter().for_each(|report| report.seal(false));
         }

@@ -22,6 +22,8 @@ pub struct ClusterConfig {
     pub named_ahead_messages: usize,
     /// How long a node waits for progress before it sends again.
     pub resend_after: Duration,
+    /// How long a node waits for more before it says that messages came. Zero says it at once.
+    pub receipt_after: Duration,
     /// Patterns and named subscriptions of one node that are spread; further ones are not.
     pub interest_max: usize,
     /// Other nodes that are known at the same time.
@@ -59,6 +61,7 @@ impl Default for ClusterConfig {
             window_bytes: 4 << 20,
             named_ahead_messages: 4_096,
             resend_after: Duration::from_secs(1),
+            receipt_after: Duration::from_millis(5),
             interest_max: 1_000_000,
             nodes_max: 256,
         }
@@ -89,6 +92,7 @@ impl ClusterConfig {
         let orders = [
             ("queue_bytes_max", "queues_bytes_max", self.queue_bytes_max > self.queues_bytes_max),
             ("window_bytes", "queue_bytes_max", self.window_bytes > self.queue_bytes_max),
+            ("receipt_after", "resend_after", self.receipt_after > self.resend_after / 2),
             ("resend_after", "subscriber_timeout", self.resend_after > self.subscriber_timeout),
             ("subscriber_timeout", "suspended_ttl", self.subscriber_timeout > self.suspended_ttl),
         ];

@@ -3,15 +3,23 @@
 //! A number below the one that is expected is a repeat: it is reported again and not delivered
 //! again. A number above it means that something is missing; it is not delivered, and the report
 //! says how far everything is there. Reports are totals, so a lost one is made good by the next.
+//! That something came is said a little later, or when much came: a report for each message would cost
+//! as much as the message. Repeats, holes, and all else is said at once.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::frame::{FULL_ENTRIES_MAX, Frame, ItemResult, Taken};
+use crate::time::Timestamp;
 
 /// Results that wait for a link to their sender; past it the oldest go, and the publisher reads
 /// of a timeout.
 const RESULTS_WAITING_MAX: usize = 1_024;
+
+/// Items, and bytes in them, after which it is said at once that they came: little beside the window and
+/// the queue of the sender, much beside a report.
+const UNSAID_ITEMS_MAX: usize = 64;
+const UNSAID_BYTES_MAX: usize = 64 * 1024;
 
 /// What one other node has sent.
 #[derive(Debug)]
@@ -25,7 +33,11 @@ pub(super) struct Inbound {
     /// Sessions that have ended: their totals are said once more, and then forgotten.
     gone: Vec<u64>,
     results: VecDeque<ItemResult>,
-    /// Whether something is to be reported.
+    /// Items and bytes that came since the last report.
+    unsaid: (usize, usize),
+    /// When it is to be said that they came.
+    pub(super) due_at: Option<Timestamp>,
+    /// Whether something is to be reported now.
     pub(super) is_due: bool,
 }
 
@@ -59,20 +71,39 @@ impl Inbound {
             dirty: BTreeSet::new(),
             gone: Vec::new(),
             results: VecDeque::new(),
+            unsaid: (0, 0),
+            due_at: None,
             is_due: false,
         }
     }
 
     /// The sender will not send numbers below this one again.
     pub(super) fn skip_to(&mut self, base: u64) {
-        self.expected = self.expected.max(base);
-        self.is_due = true;
+        if base > self.expected {
+            self.expected = base;
+            self.is_due = true;
+        }
+    }
+
+    /// A new item came; that is said when it is due, at the latest.
+    pub(super) fn came(&mut self, due: Timestamp, bytes: usize, bytes_max: usize) {
+        let (items, total) = &mut self.unsaid;
+        (*items, *total) = (*items + 1, *total + bytes);
+        self.is_due |= *items >= UNSAID_ITEMS_MAX || *total >= bytes_max.min(UNSAID_BYTES_MAX);
+        self.due_at.get_or_insert(due);
     }
 
     pub(super) fn number(&mut self, number: u64) -> Number {
         match number.cmp(&self.expected) {
-            core::cmp::Ordering::Less => Number::Repeat,
-            core::cmp::Ordering::Greater => Number::Hole,
+            core::cmp::Ordering::Less => {
+                // The sender has missed that it came.
+                self.is_due = true;
+                Number::Repeat
+            }
+            core::cmp::Ordering::Greater => {
+                self.is_due = true;
+                Number::Hole
+            }
             core::cmp::Ordering::Equal => {
                 self.expected += 1;
                 Number::Next
@@ -89,6 +120,7 @@ impl Inbound {
         // What it has taken is said again: the sender holds it still.
         if !is_new {
             self.dirty.insert(session);
+            self.is_due = true;
         }
         is_new
     }
@@ -123,11 +155,13 @@ impl Inbound {
     }
 
     /// The reports that are due.
-    pub(super) fn reports(&mut self, interest_seen: u64) -> Vec<Frame> {
-        if !core::mem::take(&mut self.is_due) {
+    pub(super) fn reports(&mut self, now: Timestamp, interest_seen: u64) -> Vec<Frame> {
+        let is_late = self.due_at.is_some_and(|due| due <= now);
+        if !core::mem::take(&mut self.is_due) && !is_late {
             self.forget_gone();
             return Vec::new();
         }
+        (self.unsaid, self.due_at) = ((0, 0), None);
         let dirty = core::mem::take(&mut self.dirty).into_iter();
         let taken: Vec<Taken> = dirty.filter_map(|session| self.total(session)).collect();
         self.forget_gone();
@@ -165,5 +199,6 @@ impl Inbound {
             "has a total"
         );
         assert!(self.dirty.is_empty() || self.is_due, "what changed is reported");
+        assert!(self.unsaid == (0, 0) || self.due_at.is_some(), "what came is reported");
     }
 }

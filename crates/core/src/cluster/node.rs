@@ -33,6 +33,7 @@ use super::peer::{ME, NodeId, Peer};
 use super::report::DeliveryReport;
 use super::reports::Reports;
 use super::status::{ClusterStatus, Counts, NAMED_SHOWN_MAX, NamedStatus, NodeStatus, QueueStatus};
+use super::topics::{Topics, TopicsCounted};
 use crate::batch::Records;
 use crate::name::TopicName;
 use crate::time::Timestamp;
@@ -165,6 +166,7 @@ pub struct Node {
     /// Events since the last settling.
     events: Vec<ClusterEvent>,
     counts: Counts,
+    topics: Topics,
     /// Reused by each publish.
     matched: Vec<Target>,
 }
@@ -192,6 +194,7 @@ impl Node {
             visible: 0,
             events: Vec::new(),
             counts: Counts::default(),
+            topics: Topics::default(),
             matched: Vec::new(),
         }
     }
@@ -304,6 +307,11 @@ impl Node {
         }
     }
 
+    /// What was counted of single topics.
+    pub fn topics_counted(&self) -> TopicsCounted {
+        self.topics.counted()
+    }
+
     /// Whether a place can be delivered to.
     fn is_reachable(&self, node: NodeId) -> bool {
         node == ME || self.peers.get(&node).is_some_and(Peer::is_active)
@@ -326,7 +334,9 @@ impl Node {
 
     /// Notes messages that are lost.
     fn lose(&mut self, target: LostTarget, reason: LostReason, subject: &TopicName, count: usize) {
-        self.counts.messages_lost += count as u64;
+        let messages = count as u64;
+        self.counts.messages_lost += messages;
+        self.topics.count_again(subject, messages, |counts| counts.lost += messages);
         self.losses.add(target, reason, subject, count);
     }
 }

@@ -118,6 +118,9 @@ impl Peer {
             at(removal);
         }
         if self.has_link {
+            if let Some(receipt) = self.inbound.due_at {
+                at(receipt);
+            }
             if let Some(asked) = self.asked {
                 at(asked.after(resend_after));
             }

@@ -54,6 +54,11 @@ fn body(records: &Records) -> String {
     bodies.collect::<Vec<_>>().join("+")
 }
 
+/// Says at once that messages came, so that a story needs no time.
+fn at_once() -> ClusterConfig {
+    ClusterConfig { receipt_after: Duration::ZERO, ..ClusterConfig::default() }
+}
+
 /// Nodes, links, and what came of it.
 struct Net {
     now: Timestamp,
@@ -104,11 +109,7 @@ impl Net {
     }
 
     fn small(names: &[&str]) -> Self {
-        let config = ClusterConfig {
-            queue_messages_max: 4,
-            named_ahead_messages: 2,
-            ..ClusterConfig::default()
-        };
+        let config = ClusterConfig { queue_messages_max: 4, named_ahead_messages: 2, ..at_once() };
         Self::new(config, names)
     }
 
@@ -292,7 +293,7 @@ impl Net {
 
 #[test]
 fn a7_a_publish_goes_once_to_each_node_that_wants_it() {
-    let mut net = Net::new(ClusterConfig::default(), &["a", "b", "c"]);
+    let mut net = Net::new(at_once(), &["a", "b", "c"]);
     net.subscribe("b", "orders.>");
     net.subscribe("b", "orders.*");
     net.subscribe("c", "news");
@@ -306,7 +307,7 @@ fn a7_a_publish_goes_once_to_each_node_that_wants_it() {
 
 #[test]
 fn a1_nothing_goes_to_one_who_unsubscribed() {
-    let mut net = Net::new(ClusterConfig::default(), &["a", "b"]);
+    let mut net = Net::new(at_once(), &["a", "b"]);
     for _ in 0..2 {
         net.subscribe("b", "x");
     }
@@ -319,7 +320,7 @@ fn a1_nothing_goes_to_one_who_unsubscribed() {
 
 #[test]
 fn names_of_the_system_do_not_spread() {
-    let mut net = Net::new(ClusterConfig::default(), &["a", "b"]);
+    let mut net = Net::new(at_once(), &["a", "b"]);
     net.subscribe("b", ">");
     net.subscribe("b", "$events.>");
     assert_eq!(net.publish("a", "$events.x", "own").unwrap().targets(), 0);
@@ -367,7 +368,7 @@ fn all_queues_together_are_bounded() {
         queue_bytes_max: 3 * one,
         queues_bytes_max: 4 * one,
         window_bytes: one,
-        ..ClusterConfig::default()
+        ..at_once()
     };
     let mut net = Net::new(config, &["a", "b", "c"]);
     net.subscribe("b", "x");
@@ -803,7 +804,7 @@ proptest! {
     ) {
         const NODES: [&str; 2] = ["a", "b"];
         const SUBJECTS: [&str; 3] = ["x", "y", "z"];
-        let mut net = Net::new(ClusterConfig::default(), &NODES);
+        let mut net = Net::new(at_once(), &NODES);
         let mut wants = [[0_u32; 3]; 2];
         for (at, act, which) in steps {
             let (me, other) = (NODES[at], NODES[1 - at]);
@@ -834,4 +835,51 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn that_messages_came_is_said_after_a_moment_or_when_much_came() {
+    let mut net = Net::new(ClusterConfig::default(), &["a", "b"]);
+    net.subscribe("b", "x");
+    net.pass(Duration::from_secs(1));
+    let held = |net: &Net| net.nodes[&node("a")].status().nodes[0].queue.messages;
+    net.publish("a", "x", "1").unwrap();
+    net.publish("a", "x", "2").unwrap();
+    assert_eq!((net.take_delivered().len(), held(&net)), (2, 2), "they came, and that is not said");
+    net.pass(net.config.receipt_after);
+    assert_eq!(held(&net), 0);
+    for _ in 0..64 {
+        net.publish("a", "x", "1").unwrap();
+    }
+    assert_eq!(held(&net), 0, "much came");
+    // Also when the report of them is lost: the repeat is answered at once.
+    net.lose = |frame| matches!(frame, Frame::Report { .. });
+    net.publish("a", "x", "3").unwrap();
+    net.pass(net.config.receipt_after);
+    net.lose = |_| false;
+    net.take_delivered();
+    net.pass(net.config.resend_after);
+    assert_eq!((net.take_delivered().len(), held(&net)), (0, 0), "sent again, not delivered again");
+}
+
+#[test]
+fn a11_messages_are_counted_for_each_topic() {
+    let mut net = Net::small(&["a", "b"]);
+    net.subscribe("b", "x.*");
+    net.publish("a", "x.1", "1").unwrap();
+    net.publish("a", "x.2", "1").unwrap();
+    net.publish("a", "x.1", "2").unwrap();
+    net.publish("a", "y", "not wanted").unwrap();
+    net.cut("a", "b");
+    assert!(net.publish_as("a", "x.2", "3", OR_DROP).is_err());
+    net.publish("a", "x.2", "4").unwrap();
+    net.restart("b");
+    let counted = |at: &str| {
+        let mut topics = net.nodes[&node(at)].topics_counted().topics;
+        topics.sort_by(|one, other| one.0.cmp(&other.0));
+        topics.into_iter().map(|(topic, counts)| (topic.to_string(), counts)).collect::<Vec<_>>()
+    };
+    let one = TopicCounts { published: 2, ..TopicCounts::default() };
+    let two = TopicCounts { published: 2, rejected: 1, lost: 1, ..TopicCounts::default() };
+    assert_eq!(counted("a"), [("x.1".to_string(), one), ("x.2".to_string(), two)]);
 }

@@ -1,5 +1,7 @@
 //! A node of a cluster as the golden scripts drive it. It settles after each command.
 
+use std::time::Duration;
+
 use gapless_core::cluster::{
     Change, ClusterConfig, Effect, Frame, Identity, Incarnation, Item, Named, Node, NodeName,
     Policy, Sender, Taken,
@@ -17,6 +19,9 @@ pub(crate) fn new(words: &Words<'_>) -> Node {
     let config = ClusterConfig {
         queue_messages_max: number("queue", config.queue_messages_max),
         named_ahead_messages: number("ahead", config.named_ahead_messages),
+        receipt_after: words
+            .text("receipt")
+            .map_or(Duration::ZERO, |_| Duration::from_millis(words.number("receipt"))),
         ..config
     };
     Node::new(config, node("a"), Incarnation(1))

@@ -243,6 +243,23 @@ impl Node {
         }
     }
 
+    /// A command that talks to it, and goes on; and what it says on stderr.
+    pub fn begin(&self, words: &[&str]) -> Running {
+        let mut command = program();
+        let address = self.ready["native"].as_str().expect("an address");
+        let mut child = command.args(words).args(["--server", address]).spawn().expect("it starts");
+        let err = lines(child.stderr.take().expect("stderr is a pipe"));
+        Running { child, err }
+    }
+
+    /// How a command that talks to it ends, and what it says on stderr.
+    pub fn ends(&self, words: &[&str]) -> (Option<i32>, String) {
+        let mut command = program();
+        let address = self.ready["native"].as_str().expect("an address");
+        let output = command.args(words).args(["--server", address]).output().expect("it ends");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
     /// What a command that talks to it prints.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> String {
@@ -266,6 +283,30 @@ impl Node {
         stream.read_to_string(&mut answer).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
+    }
+
+    /// Follows over HTTP: SSE, or a WebSocket.
+    pub fn stream(&self, path: &str, websocket: bool) -> Stream {
+        let host = self.ready["http"].as_str().expect("an address").trim_start_matches("http://");
+        let mut socket = TcpStream::connect(host).expect("connects");
+        socket.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        let how = if websocket {
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+        } else {
+            "Accept: text/event-stream"
+        };
+        // HTTP/1.0 has no chunks to be taken apart.
+        let version = if websocket { "1.1" } else { "1.0" };
+        let request = format!("GET {path} HTTP/{version}\r\nHost: {host}\r\n{how}\r\n\r\n");
+        socket.write_all(request.as_bytes()).expect("sent");
+        let mut read = BufReader::new(socket);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(read.read_line(&mut head).expect("a head"), 0, "{head}");
+        }
+        assert!(head.contains(if websocket { " 101 " } else { " 200 " }), "{head}");
+        Stream { read, websocket }
     }
 
     fn kill(&mut self) {
@@ -303,6 +344,34 @@ impl Drop for Node {
     }
 }
 
+/// A command that goes on. It is killed when this goes out of scope.
+pub struct Running {
+    child: Child,
+    err: Receiver<String>,
+}
+
+impl Running {
+    /// Waits until it has said this.
+    #[track_caller]
+    pub fn says(self, part: &str) -> Self {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.err.recv_timeout(left).unwrap_or_else(|_| panic!("no {part:?}"));
+            if line.contains(part) {
+                return self;
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// A subscription, read from outside its runtime.
 pub struct Feed {
     handle: tokio::runtime::Handle,
@@ -335,6 +404,91 @@ impl Feed {
     #[track_caller]
     pub fn json(&mut self) -> Value {
         serde_json::from_str(&self.take(1)[0]).expect("JSON")
+    }
+}
+
+/// What comes over HTTP.
+pub struct Stream {
+    read: BufReader<TcpStream>,
+    websocket: bool,
+}
+
+impl Stream {
+    /// The next event, with its kind as `event`.
+    #[track_caller]
+    pub fn next(&mut self) -> Value {
+        if self.websocket { self.next_frame() } else { self.next_lines() }
+    }
+
+    /// The text of the next message.
+    #[track_caller]
+    pub fn text(&mut self) -> String {
+        loop {
+            let event = self.next();
+            match event["event"].as_str() {
+                Some("message") => return event["text"].as_str().expect("text").to_owned(),
+                Some("live" | "place") | None => {}
+                _ => panic!("{event}"),
+            }
+        }
+    }
+
+    /// Waits until it is followed.
+    #[track_caller]
+    pub fn live(mut self) -> Self {
+        while self.next()["event"] != "live" {}
+        self
+    }
+
+    /// The texts of all messages up to the end of an SSE stream.
+    pub fn rest(mut self) -> Vec<String> {
+        let mut texts = Vec::new();
+        for line in self.read.by_ref().lines().map_while(Result::ok) {
+            let data = line.strip_prefix("data: ").and_then(|text| {
+                serde_json::from_str::<Value>(text).ok()?["text"].as_str().map(str::to_owned)
+            });
+            texts.extend(data);
+        }
+        texts
+    }
+
+    fn next_lines(&mut self) -> Value {
+        let (mut kind, mut data) = ("message".to_owned(), String::new());
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.read.read_line(&mut line).expect("it goes on"), 0, "it ended");
+            let line = line.trim_end();
+            if let Some(event) = line.strip_prefix("event: ") {
+                kind = event.to_owned();
+            } else if let Some(text) = line.strip_prefix("data: ") {
+                data.push_str(text);
+            } else if line.is_empty() && !data.is_empty() {
+                let mut value: Value = serde_json::from_str(&data).expect("JSON");
+                value["event"] = kind.into();
+                return value;
+            }
+        }
+    }
+
+    fn next_frame(&mut self) -> Value {
+        loop {
+            let mut head = [0; 2];
+            self.read.read_exact(&mut head).expect("a frame");
+            let length = match head[1] {
+                126 => {
+                    let mut length = [0; 2];
+                    self.read.read_exact(&mut length).expect("a length");
+                    usize::from(u16::from_be_bytes(length))
+                }
+                short => usize::from(short),
+            };
+            let mut payload = vec![0; length];
+            self.read.read_exact(&mut payload).expect("a payload");
+            // Whole texts; pings and the close are passed over.
+            if head[0] == 0x81 {
+                return serde_json::from_slice(&payload).expect("JSON");
+            }
+        }
     }
 }
 

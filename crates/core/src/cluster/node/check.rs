@@ -11,6 +11,7 @@ impl Node {
         self.index.check();
         self.named.check();
         self.reports.check();
+        self.topics.check();
         self.check_peers();
         self.check_named();
         let nodes = self.peers.values().map(|peer| peer.out.bytes).sum::<usize>();

@@ -13,6 +13,7 @@ use crate::cluster::frame::{Change, Frame, Item, ItemResult, Taken};
 use crate::cluster::interest::Step;
 use crate::cluster::name::{Claim, Named, Sender};
 use crate::cluster::peer::{InterestDue, NodeId};
+use crate::cluster::topics::TopicCounts;
 use crate::pattern::Pattern;
 use crate::subscriber::{self, FailReason};
 use crate::time::Timestamp;
@@ -37,7 +38,7 @@ impl Node {
             }
             Frame::InterestAsk => peer.interest_due = InterestDue::All,
             Frame::Deliver { base, first, items } => {
-                self.items(id, from, (base, first), items, effects);
+                self.items(now, id, from, (base, first), items, effects);
             }
             Frame::Report { received, interest_seen, taken, results } => {
                 peer.seen = interest_seen.min(self.interest.version());
@@ -220,12 +221,15 @@ impl Node {
     /// Items of a node: what is new is delivered.
     fn items(
         &mut self,
+        now: Timestamp,
         id: NodeId,
         from: &Sender,
         (base, first): (u64, u64),
         items: Vec<Item>,
         effects: &mut Vec<Effect>,
     ) {
+        let due = now.after(self.config.receipt_after);
+        let unsaid_max = self.config.window_bytes / 4;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.inbound.skip_to(base);
         for (number, item) in (first..).zip(items) {
@@ -234,6 +238,10 @@ impl Node {
                 Number::Repeat => self.counts.items_repeated += 1,
                 Number::Next => {
                     self.counts.items_received += 1;
+                    peer.inbound.came(due, item.records.bytes.len(), unsaid_max);
+                    let messages = u64::from(item.records.count);
+                    let add = |counts: &mut TopicCounts| counts.received += messages;
+                    self.topics.count(now, &item.subject, messages, add);
                     let mut named = Vec::new();
                     for session in item.sessions {
                         if let Some(name) = self.interest.session(session)

@@ -71,6 +71,13 @@ impl Node {
             matched.dedup();
         }
         let admitted = self.admit(&matched, (subject, records), policy, report);
+        let messages = u64::from(records.count);
+        if !matched.is_empty() {
+            self.topics.count(now, subject, messages, |counts| match admitted {
+                Ok(_) => counts.published += messages,
+                Err(_) => counts.rejected += messages,
+            });
+        }
         match admitted {
             Ok(_) => {
                 let message =

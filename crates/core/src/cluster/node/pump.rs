@@ -118,7 +118,7 @@ fn say(
         peer.inbound.forget_gone();
         return;
     }
-    let mut frames = peer.inbound.reports(peer.view.version.unwrap_or(0));
+    let mut frames = peer.inbound.reports(now, peer.view.version.unwrap_or(0));
     let before = frames.len();
     let version = interest.version();
     let stand = || Frame::Interest { base: version, version, changes: Vec::new() };

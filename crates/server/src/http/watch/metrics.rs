@@ -12,7 +12,8 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use gapless_broker::{Broker, GroupInfo, TopicInfo};
-use gapless_core::{Pattern, Timestamp};
+use gapless_core::cluster::TopicCounts;
+use gapless_core::{Pattern, Timestamp, TopicName};
 use gapless_jobs::shown::{Overview, Times};
 use gapless_protocol::ErrorCode;
 
@@ -37,6 +38,7 @@ pub(crate) async fn show(State(shared): State<Arc<Shared>>) -> Result<Response, 
         put_flushes(&mut text, broker);
         put_topics(&mut text, broker, max);
         put_groups(&mut text, broker, max);
+        put_cluster(&mut text, broker, max);
         if let Some(jobs) = &jobs {
             put_jobs(&mut text, jobs);
         }
@@ -174,6 +176,39 @@ fn put_topics(text: &mut Text, broker: &Broker, max: usize) {
     each("gapless_topic_first_seq", "First seq that can be read.", &|topic| topic.first.0);
     each("gapless_topic_next_seq", "Seq that the next message gets.", &|topic| topic.next.0);
     each("gapless_topic_bytes", "Bytes kept, about.", &|topic| topic.bytes);
+}
+
+/// Numbers of the topics that went over the cluster, if the server is a node of one.
+fn put_cluster(text: &mut Text, broker: &Broker, max: usize) {
+    let Some(spread) = broker.spread() else { return };
+    let mut counted = spread.topics_counted();
+    counted.topics.sort_by(|one, other| one.0.cmp(&other.0));
+    let left_out = counted.topics.split_off(counted.topics.len().min(max));
+    let of = |counts: &TopicCounts| counts.published + counts.rejected + counts.received;
+    let left_out: u64 = left_out.iter().map(|(_, counts)| of(counts)).sum();
+    let named =
+        |(topic, counts): (TopicName, TopicCounts)| (label("topic", topic.as_str()), counts);
+    let topics: Vec<_> = counted.topics.into_iter().map(named).collect();
+    let mut total = |name: &str, help: &str, value: &dyn Fn(&TopicCounts) -> u64| {
+        text.each(("counter", name, help), &topics, value);
+    };
+    total(
+        "gapless_cluster_topic_published_total",
+        "Messages accepted for other nodes.",
+        &|topic| topic.published,
+    );
+    total("gapless_cluster_topic_rejected_total", "Messages rejected because of them.", &|topic| {
+        topic.rejected
+    });
+    total("gapless_cluster_topic_received_total", "Messages received from them.", &|topic| {
+        topic.received
+    });
+    total("gapless_cluster_topic_lost_total", "Messages lost; events name them.", &|topic| {
+        topic.lost
+    });
+    let help = "Messages of topics that have no rows of their own, because there are too many.";
+    let name = "gapless_cluster_topics_left_out_total";
+    text.single("counter", name, help, counted.uncounted + left_out);
 }
 
 /// Numbers of each group, under the same condition.
