@@ -162,6 +162,7 @@ pub(crate) fn status(result: &JobResult) -> &'static str {
         Status::Cancelled => "CANCELLED",
         Status::Dead => "DEAD",
         Status::NotStarted => "NOT_STARTED",
+        Status::Returned => "RETURNED",
     }
 }
 

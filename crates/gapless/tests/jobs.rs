@@ -1,5 +1,7 @@
 //! Jobs with the real program: leader, workers and clients as processes, some of them killed.
 
+#[path = "jobs/endings.rs"]
+mod endings;
 #[path = "jobs/outputs.rs"]
 mod outputs;
 #[path = "jobs/route.rs"]

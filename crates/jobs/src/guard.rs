@@ -42,6 +42,9 @@ pub trait Guard: Send + Sync {
     /// When it is not let in.
     fn admit(&mut self, token: Option<&str>) -> Result<(), Refused>;
 
+    /// On whose behalf it is.
+    fn identity(&self) -> &str;
+
     /// Whether it may do this with jobs of every executable. Asking is not an attempt: it is not audited.
     fn may_all(&self, deed: Deed) -> bool;
 
@@ -65,6 +68,10 @@ pub struct Open;
 impl Guard for Open {
     fn admit(&mut self, _: Option<&str>) -> Result<(), Refused> {
         Ok(())
+    }
+
+    fn identity(&self) -> &str {
+        ""
     }
 
     fn may_all(&self, _: Deed) -> bool {
@@ -152,6 +159,11 @@ impl<G: Guard> Admitted<G> {
             // No executable has such a name.
             Err(_) => Ok(()),
         }
+    }
+
+    /// On whose behalf it is.
+    pub(crate) fn identity(&self) -> &str {
+        self.guard.identity()
     }
 
     /// Whether jobs of this executable are shown.

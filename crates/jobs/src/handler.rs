@@ -7,13 +7,15 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gapless_core::job::leader::{ASSIGN_PREFIX, CREDIT_MAX};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
-use crate::run::{self, Stop};
+use crate::names::new_id;
+use crate::run::{self, Orders};
 use crate::wire::{
     JobProgress, JobRequest, JobResult, RequestError, Status, Stream, decode, exec_name, name,
 };
@@ -77,14 +79,14 @@ impl Handler {
     pub(crate) async fn run(
         &self,
         request: JobRequest,
-        mut stop: watch::Receiver<Option<Stop>>,
+        mut orders: watch::Receiver<Orders>,
         progress: mpsc::Sender<JobProgress>,
     ) -> JobResult {
         let mut result = run::result_of(&request);
         let mut task = tokio::spawn((self.0)(Job { request, progress }));
         let done = tokio::select! {
             done = &mut task => done,
-            why = run::stopped(&mut stop) => {
+            why = run::stopped(&mut orders) => {
                 task.abort();
                 let _ = task.await;
                 run::note_stop(why, &mut result);
@@ -197,11 +199,13 @@ impl Worker {
             let link = Link {
                 leader: self.leader.clone(),
                 worker_id: format!("{}-{exec}", self.worker_id),
+                instance: new_id().to_string(),
                 access: self.access.clone(),
                 pattern: format!("{ASSIGN_PREFIX}{exec}"),
                 parallel: self.parallel,
                 // Functions share the process with other work, which knows best what it takes on.
                 cpu_cap: f64::INFINITY,
+                drain: Duration::ZERO,
             };
             workers.spawn(take_jobs(link, Executor::Handler(handler), stopped.clone()));
         }

@@ -1,16 +1,17 @@
 //! Keeping a job from the rest of the machine.
 //!
 //! Landlock and seccomp bind a thread and all that it starts. So a job is started by a thread that
-//! lives for that alone: it binds itself, starts the program, and ends. The worker stays free, no
-//! code runs between fork and exec, and a program cannot run before it is bound. The filter of
-//! calls is the same for all jobs: one thread has it, and all others are started by that one.
+//! binds itself first: the worker stays free, no code runs between fork and exec, and a program cannot
+//! run before it is bound. In a runner that thread stays for the next jobs ([`Bound`]). A worker that
+//! runs programs itself, several at a time, has one for each; the filter of calls is the same for all
+//! of them: one thread has it, and all others are started by that one.
 //! Limits of memory and processor time are set from outside, right after the start.
 //!
 //! What the machine does not offer is left out; the level that was reached is in the result, and
 //! a job that demands more is not started.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
 use rustix::process::{Pid, Resource, Rlimit};
@@ -51,11 +52,16 @@ impl Sandbox {
     }
 }
 
+/// The user that jobs run as, if they are to have one of their own.
+pub(crate) fn user_of(sandbox: &Sandbox) -> Option<u32> {
+    sandbox.user.filter(|_| sandbox.wants(Isolation::User))
+}
+
 /// Starts a program that is bound as far as the machine allows, in its own folder. If that is
 /// less than `least`, it is not started.
 pub(crate) fn spawn(
-    mut command: Command,
-    (folder, exec_dir): (&std::path::Path, &std::path::Path),
+    command: Command,
+    (folder, exec_dir): (&Path, &Path),
     sandbox: &Sandbox,
     least: Option<Isolation>,
 ) -> io::Result<(Child, Isolation)> {
@@ -65,25 +71,66 @@ pub(crate) fn spawn(
     let is_filtered = filtered.is_some();
     let start = move || {
         let _entered = runtime.enter();
-        let mut level = confine(&folder, &exec_dir, &sandbox)?;
-        if level == Isolation::Files && is_filtered {
-            level = Isolation::Kernel;
-        }
-        if let Some(user) = sandbox.user
-            && level == Isolation::Kernel
-            && sandbox.wants(Isolation::User)
-        {
-            command.uid(user).gid(user);
-            level = Isolation::User;
-        }
-        if least.is_some_and(|least| level < least) {
-            return Err(io::Error::other(format!("it demands more isolation than {level:?}")));
-        }
-        Ok((command.spawn()?, level))
+        let level = level_of(confine(&folder, &exec_dir, &sandbox)?, is_filtered);
+        start_bound(command, level, user_of(&sandbox), least)
     };
     match filtered {
-        Some(starter) => starter.run(start)?,
+        Some(starter) => starter.run(|| on_new_thread(start))??,
         None => on_new_thread(start)?,
+    }
+}
+
+fn level_of(files: Isolation, is_filtered: bool) -> Isolation {
+    if files == Isolation::Files && is_filtered { Isolation::Kernel } else { files }
+}
+
+/// Starts a program on a thread that is bound so far.
+fn start_bound(
+    mut command: Command,
+    mut level: Isolation,
+    user: Option<u32>,
+    least: Option<Isolation>,
+) -> io::Result<(Child, Isolation)> {
+    if let Some(user) = user.filter(|_| level == Isolation::Kernel) {
+        command.uid(user).gid(user);
+        level = Isolation::User;
+    }
+    if least.is_some_and(|least| level < least) {
+        return Err(io::Error::other(format!("it demands more isolation than {level:?}")));
+    }
+    Ok((command.spawn()?, level))
+}
+
+/// A thread that is bound to one folder for good, and starts programs there.
+pub(crate) struct Bound {
+    thread: Starter,
+    level: Isolation,
+}
+
+impl Bound {
+    /// Binds a thread as far as the machine allows.
+    pub(crate) fn start((folder, exec_dir): (&Path, &Path), sandbox: &Sandbox) -> io::Result<Self> {
+        let (folder, exec_dir, sandbox) = (folder.to_owned(), exec_dir.to_owned(), sandbox.clone());
+        let bind = move || {
+            let is_filtered = sandbox.wants(Isolation::Kernel) && filter_calls();
+            Ok::<_, io::Error>(level_of(confine(&folder, &exec_dir, &sandbox)?, is_filtered))
+        };
+        let (thread, level) = Starter::start(bind)?;
+        Ok(Self { thread, level: level? })
+    }
+
+    /// Starts a program there; see [`spawn`].
+    pub(crate) fn spawn(
+        &self,
+        command: Command,
+        user: Option<u32>,
+        least: Option<Isolation>,
+    ) -> io::Result<(Child, Isolation)> {
+        let (runtime, level) = (Handle::current(), self.level);
+        self.thread.run(move || {
+            let _entered = runtime.enter();
+            start_bound(command, level, user, least)
+        })?
     }
 }
 
@@ -94,35 +141,43 @@ fn on_new_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread whose calls to the kernel are filtered. It starts threads, which are so too.
+/// A thread that was bound when it began, and with it all that it starts.
 struct Starter(Mutex<mpsc::Sender<Work>>);
 
 impl Starter {
-    /// The one of this process, if the machine filters calls.
+    /// The one of this process whose calls are filtered, if the machine does that.
     fn filtered() -> Option<&'static Self> {
         static STARTER: OnceLock<Option<Starter>> = OnceLock::new();
-        STARTER.get_or_init(Self::start).as_ref()
+        let start = || Self::start(filter_calls).ok().and_then(|(it, is)| is.then_some(it));
+        STARTER.get_or_init(start).as_ref()
     }
 
-    fn start() -> Option<Self> {
+    /// Starts a thread; the second is what binding it returned. It ends when this is dropped.
+    fn start<T: Send + 'static>(
+        bind: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<(Self, T)> {
         let (to, work) = mpsc::channel::<Work>();
-        let (say, is_filtered) = mpsc::channel();
+        let (say, bound) = mpsc::channel();
         let serve = move || {
-            let _ = say.send(filter_calls());
+            let _ = say.send(bind());
             work.into_iter().for_each(|work| work());
         };
-        std::thread::Builder::new().name("starter".to_owned()).spawn(serve).ok()?;
-        is_filtered.recv().ok()?.then(|| Self(Mutex::new(to)))
+        std::thread::Builder::new().name("starter".to_owned()).spawn(serve)?;
+        let bound = bound.recv().map_err(|_| gone())?;
+        Ok((Self(Mutex::new(to)), bound))
     }
 
-    /// Runs this on a new thread below it, and waits for that.
+    /// Runs this on it, and waits for that.
     fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let (say, done) = mpsc::channel();
-        let work = Box::new(move || drop(say.send(on_new_thread(work))));
-        let gone = |_| io::Error::other("the starting thread has ended");
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).send(work).map_err(|_| gone(()))?;
-        done.recv().map_err(|_| gone(()))?
+        let work = Box::new(move || drop(say.send(work())));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).send(work).map_err(|_| gone())?;
+        done.recv().map_err(|_| gone())
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the starting thread has ended")
 }
 
 /// Sets the limits of a process that was just started, and of all that it starts.
@@ -145,7 +200,7 @@ pub(crate) fn limit(process: Pid, limits: ProcessLimits) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(_: &std::path::Path, _: &std::path::Path, _: &Sandbox) -> io::Result<Isolation> {
+fn confine(_: &Path, _: &Path, _: &Sandbox) -> io::Result<Isolation> {
     Ok(Isolation::Process)
 }
 
@@ -160,7 +215,6 @@ use linux::{confine, filter_calls};
 #[cfg(target_os = "linux")]
 mod linux {
     use std::collections::BTreeMap;
-    use std::path::Path;
 
     use landlock::{
         ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -171,7 +225,7 @@ mod linux {
         SeccompRule,
     };
 
-    use super::{Isolation, Sandbox, io};
+    use super::{Isolation, Path, Sandbox, io};
 
     /// What every program may read: other programs, libraries, and how the system is set up.
     const SYSTEM: &[&str] = &[

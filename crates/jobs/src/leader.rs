@@ -20,7 +20,7 @@ use gapless_core::job::leader::{
     Closing, Counts, Effect, Filter, Input, Leader as Machine, Limits, Outcome, Refusal, Session,
     State,
 };
-use gapless_core::job::record::{End, Record, Spec, Stage};
+use gapless_core::job::record::{End, Record, Spec, Stage, WorkerId};
 use gapless_core::job::{JobId, Token};
 use gapless_core::{Pattern, PublishAck};
 use tokio::sync::{OnceCell, mpsc, oneshot};
@@ -72,7 +72,7 @@ pub enum Ask {
     /// A worker is here.
     Worker {
         /// Who it is.
-        name: Arc<str>,
+        worker: WorkerId,
         /// What it runs.
         pattern: Pattern,
         /// What it is still at.
@@ -88,7 +88,7 @@ pub enum Ask {
     /// A request of a worker without a connection; see [`Input::Visit`].
     Visit {
         /// Who it is.
-        name: Arc<str>,
+        worker: WorkerId,
         /// What it runs, if it waits for a job.
         pattern: Option<Pattern>,
         /// Where what is for it goes.
@@ -110,6 +110,8 @@ pub enum Ask {
     Submit(Box<Spec>, Bytes),
     /// The result of a job is wanted.
     Watch(JobId),
+    /// The worker is there; answered when all that it said before is decided and durable.
+    Heard(oneshot::Sender<()>),
     /// The worker is still at it.
     Renew(Token),
     /// Something the job wrote, for those who wait for it; it renews the lease too.
@@ -374,6 +376,16 @@ impl Leader {
         self.question(Ask::Count).await
     }
 
+    /// Waits until all that a worker said is decided; it counts as heard of.
+    ///
+    /// # Errors
+    /// When the leader has stopped or closed the connection.
+    pub(crate) async fn heard(&self, session: Session) -> Result<(), JobsError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(session, Ask::Heard(answer)).await?;
+        answered.await.map_err(|_| JobsError::Stopped)
+    }
+
     async fn question<T>(
         &self,
         ask: impl FnOnce(oneshot::Sender<T>) -> Ask,
@@ -524,17 +536,17 @@ impl Task {
                 self.outs.insert(session, out);
                 Input::Client { session, name, cap, weight }
             }
-            Ask::Worker { name, pattern, running, out } => {
+            Ask::Worker { worker, pattern, running, out } => {
                 self.outs.insert(session, out);
-                Input::Worker { session, name, pattern, running }
+                Input::Worker { session, worker, pattern, running }
             }
             Ask::Observer { out } => {
                 self.outs.insert(session, out);
                 Input::Observer(session)
             }
-            Ask::Visit { name, pattern, out } => {
+            Ask::Visit { worker, pattern, out } => {
                 self.outs.insert(session, out);
-                Input::Visit { session, name, pattern }
+                Input::Visit { session, worker, pattern }
             }
             Ask::Gone => {
                 self.outs.remove(&session);
@@ -557,6 +569,10 @@ impl Task {
             Ask::Withdraw => Input::Withdraw(session),
             Ask::GiveBack(token) => Input::GiveBack(session, token),
             Ask::Forget(job) => Input::Forget(session, job),
+            Ask::Heard(answer) => {
+                turn.answer(answer, ());
+                Input::Heard(session)
+            }
             Ask::Renew(token) => Input::Renew(session, token),
             Ask::Progress(token, text) => {
                 if self.machine.has(session, token) {

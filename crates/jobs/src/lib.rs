@@ -24,6 +24,7 @@
 mod access;
 mod calendar;
 mod capture;
+mod cell;
 mod cgroup;
 pub mod client;
 mod clock;
@@ -32,6 +33,7 @@ pub mod guard;
 mod handler;
 mod isolate;
 pub mod leader;
+mod lease;
 mod load;
 mod log;
 pub mod manage;

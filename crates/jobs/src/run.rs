@@ -24,12 +24,14 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
 
 use crate::capture::{PassOn, Piece, capture};
+use crate::cell::Cell;
 use crate::cgroup::{Group, GroupLimits};
+use crate::clock::Instant;
 use crate::isolate::{self, ProcessLimits, Sandbox};
 use crate::outputs::Outputs;
 use crate::tree::{self, MARK, Tree};
 use crate::wire::{JobRequest, JobResult, Status, Stream, decode, encode, exec_name};
-use crate::{clock, unpack, zipped};
+use crate::{cell, clock, unpack, zipped};
 
 /// How programs are run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -111,12 +113,25 @@ pub(crate) enum Stop {
     Closing,
 }
 
+/// What a job is told while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Orders {
+    /// Why it is to stop, if it is.
+    pub(crate) stop: Option<Stop>,
+    /// It is stopped then, unless this has moved by that time: another worker may get it.
+    pub(crate) until: Instant,
+}
+
 /// Removes what an earlier worker left: folders of jobs, and processes of theirs.
 pub(crate) async fn sweep(work_dir: &Path) -> io::Result<()> {
     tokio::fs::create_dir_all(work_dir).await?;
     let mut left = tokio::fs::read_dir(work_dir).await?;
     while let Some(entry) = left.next_entry().await? {
         let folder = entry.path();
+        if cell::is_idle(&entry.file_name()) {
+            // Of a runner that was killed. There is nothing in it, else it was not kept.
+            let _ = tokio::fs::remove_dir(&folder).await;
+        }
         if !is_of_job(&entry.file_name()) {
             continue;
         }
@@ -132,7 +147,7 @@ pub(crate) async fn sweep(work_dir: &Path) -> io::Result<()> {
 }
 
 /// The folder of an attempt, by its whole token: no other attempt ever has it.
-fn folder_of(request: &JobRequest, options: &RunOptions) -> PathBuf {
+pub(crate) fn folder_of(request: &JobRequest, options: &RunOptions) -> PathBuf {
     let mut name = format!("{}-{}", request.job_id, request.attempt.unwrap_or(0));
     if let Some(epoch) = &request.epoch {
         name.push('.');
@@ -156,18 +171,20 @@ fn is_of_job(name: &std::ffi::OsStr) -> bool {
 pub(crate) async fn run(
     request: &JobRequest,
     options: &RunOptions,
-    tree: Tree,
-    stop: watch::Receiver<Option<Stop>>,
+    mut home: Home<'_>,
+    orders: watch::Receiver<Orders>,
     pieces: mpsc::Sender<Piece>,
 ) -> JobResult {
     let mut result = result_of(request);
     let folder = folder_of(request, options);
     let mark = tree::mark_of(&folder);
     let began = clock::now();
-    match prepare(request, options, &folder).await {
+    match prepare(request, options, &folder, &mut home).await {
         Ok((program, inputs)) => {
-            let process = Process { request, options, tree, folder: &folder, mark: &mark };
-            process.run(&program, &inputs, (stop, pieces), &mut result).await;
+            let (tree, home) = (home.tree(), &mut home);
+            let mut process =
+                Process { request, options, tree, home, folder: &folder, mark: &mark };
+            process.run(&program, &inputs, (orders, pieces), &mut result).await;
         }
         Err((status, why)) => {
             result.status = status;
@@ -176,12 +193,46 @@ pub(crate) async fn run(
     }
     result.run_ms = Some(began.elapsed().as_millis() as u64);
     fit(&mut result);
-    remove(&folder).await;
+    if !home.leave(&folder) {
+        remove(&folder).await;
+    }
     result
 }
 
+/// Where a job runs, and so how its processes are found.
+pub(crate) enum Home<'a> {
+    /// In a worker that runs several at a time.
+    Shared,
+    /// In a runner.
+    Own(&'a mut Cell),
+}
+
+impl Home<'_> {
+    fn tree(&self) -> Tree {
+        match self {
+            Self::Shared => Tree::Marked,
+            Self::Own(_) => Tree::Own,
+        }
+    }
+
+    fn enter(&mut self, folder: &Path) -> io::Result<()> {
+        match self {
+            Self::Shared => std::fs::create_dir(folder),
+            Self::Own(cell) => cell.enter(folder),
+        }
+    }
+
+    /// Whether the folder is gone from its place.
+    fn leave(&mut self, folder: &Path) -> bool {
+        match self {
+            Self::Shared => false,
+            Self::Own(cell) => cell.leave(folder),
+        }
+    }
+}
+
 /// Removes a job's folder: at once if it is empty, as most are.
-async fn remove(folder: &Path) {
+pub(crate) async fn remove(folder: &Path) {
     if std::fs::remove_dir(folder).is_ok() {
         return;
     }
@@ -234,6 +285,7 @@ async fn prepare(
     request: &JobRequest,
     options: &RunOptions,
     folder: &Path,
+    home: &mut Home<'_>,
 ) -> Result<(PathBuf, BTreeMap<String, Vec<u8>>), (Status, String)> {
     // Another worker may have the program; the inputs are the same everywhere.
     let elsewhere = |why| (Status::NotStarted, why);
@@ -241,7 +293,7 @@ async fn prepare(
     let inputs = unpack::inputs(request, &options.limits).map_err(|why| (Status::Failed, why))?;
     let write = async {
         // A single call: handing it to another thread would take longer.
-        std::fs::create_dir(folder)?;
+        home.enter(folder)?;
         unpack::write(folder, &inputs).await?;
         match options.sandbox.user {
             Some(user) => give(folder, user),
@@ -276,20 +328,21 @@ fn find_program(exec_dir: &Path, name: &str) -> Result<PathBuf, String> {
     std::path::absolute(found).map_err(|error| error.to_string())
 }
 
-struct Process<'a> {
+struct Process<'a, 'b> {
     request: &'a JobRequest,
     options: &'a RunOptions,
     tree: Tree,
+    home: &'a mut Home<'b>,
     folder: &'a Path,
     mark: &'a str,
 }
 
-impl Process<'_> {
+impl Process<'_, '_> {
     async fn run(
-        &self,
+        &mut self,
         program: &Path,
         inputs: &BTreeMap<String, Vec<u8>>,
-        (mut stop, pieces): (watch::Receiver<Option<Stop>>, mpsc::Sender<Piece>),
+        (mut orders, pieces): (watch::Receiver<Orders>, mpsc::Sender<Piece>),
         result: &mut JobResult,
     ) {
         let limits = &self.options.limits;
@@ -323,7 +376,7 @@ impl Process<'_> {
             tokio::select! {
                 status = child.wait() => Ended::Exit(status),
                 () = clock::pause(run_max) => Ended::Timeout,
-                why = stopped(&mut stop) => Ended::Stopped(why),
+                why = stopped(&mut orders) => Ended::Stopped(why),
             }
         };
         let mut streams = std::pin::pin!(streams);
@@ -359,7 +412,7 @@ impl Process<'_> {
         }
         if matches!(result.status, Status::Ok | Status::Failed) {
             match zipped::changed_files(self.folder, inputs, limits).await {
-                Ok(Some(archive)) => self.attach(archive, &mut stop, result).await,
+                Ok(Some(archive)) => self.attach(archive, &mut orders, result).await,
                 Ok(None) => {}
                 Err(why) => {
                     result.status = Status::Failed;
@@ -373,7 +426,7 @@ impl Process<'_> {
     async fn attach(
         &self,
         archive: Vec<u8>,
-        stop: &mut watch::Receiver<Option<Stop>>,
+        orders: &mut watch::Receiver<Orders>,
         result: &mut JobResult,
     ) {
         let encoded_bytes = archive.len().div_ceil(3) * 4 + FIELD_BYTES;
@@ -391,7 +444,7 @@ impl Process<'_> {
                     result.reason = Some(error.to_string());
                 }
             },
-            why = stopped(stop) => note_stop(why, result),
+            why = stopped(orders) => note_stop(why, result),
         }
     }
 
@@ -417,7 +470,7 @@ impl Process<'_> {
 
     /// Starts the program; what it is to read comes back with it.
     fn start(
-        &self,
+        &mut self,
         program: &Path,
         group: Option<&Group>,
         result: &mut JobResult,
@@ -428,7 +481,12 @@ impl Process<'_> {
         let command = self.command(program, stdin.is_some());
         let RunOptions { exec_dir, sandbox, .. } = self.options;
         let least = self.request.isolation;
-        let spawn = || isolate::spawn(command, (self.folder, exec_dir), sandbox, least);
+        let folders = (self.folder, &**exec_dir);
+        let home = &mut *self.home;
+        let spawn = || match home {
+            Home::Shared => isolate::spawn(command, folders, sandbox, least),
+            Home::Own(cell) => cell.spawn(command, folders, sandbox, least),
+        };
         let spawned = match group {
             Some(group) => group.inside(spawn),
             None => spawn(),
@@ -495,7 +553,7 @@ pub(crate) fn note_stop(why: Stop, result: &mut JobResult) {
     let (status, reason) = match why {
         Stop::Cancelled => (Status::Cancelled, "it was cancelled"),
         Stop::LeaseLost => (Status::NotStarted, "the leader could not be reached"),
-        Stop::Closing => (Status::NotStarted, "the worker was stopped"),
+        Stop::Closing => (Status::Returned, "the worker was stopped"),
     };
     result.status = status;
     result.reason = Some(reason.to_owned());
@@ -508,11 +566,21 @@ enum Ended {
 }
 
 /// Waits until the job is to be stopped.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
-    match stop.wait_for(Option::is_some).await {
-        Ok(why) => why.expect("it was waited for"),
-        // The worker is gone, and the job goes with it.
-        Err(_) => Stop::Closing,
+pub(crate) async fn stopped(orders: &mut watch::Receiver<Orders>) -> Stop {
+    loop {
+        let Orders { stop, until } = *orders.borrow_and_update();
+        if let Some(why) = stop {
+            return why;
+        }
+        tokio::select! {
+            changed = orders.changed() => {
+                if changed.is_err() {
+                    // The worker is gone, and the job goes with it.
+                    return Stop::Closing;
+                }
+            }
+            () = clock::pause_until(until) => return Stop::LeaseLost,
+        }
     }
 }
 
@@ -533,11 +601,13 @@ mod tests {
         let jobs = ["", ".5f3c2a10.2f"].map(|epoch| format!("{}-1{epoch}", JobId(7)));
         let jobs = jobs.map(|name| folder.path().join(name));
         let others = ["letters", "a-1", "worker.lock"].map(|name| folder.path().join(name));
+        let idle = folder.path().join(".runner-77");
+        std::fs::create_dir(&idle).expect("a folder");
         for each in others.iter().chain(&jobs) {
             std::fs::create_dir(each).expect("a folder");
         }
         sweep(folder.path()).await.expect("it can be swept");
-        assert!(!jobs.iter().any(|job| job.exists()));
+        assert!(!jobs.iter().any(|job| job.exists()) && !idle.exists());
         assert!(others.iter().all(|each| each.exists()));
     }
 }

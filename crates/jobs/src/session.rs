@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use gapless_core::job::leader::{Filter, Outcome, Session, State};
+use gapless_core::job::record::WorkerId;
 use gapless_core::job::{JobId, Token};
 use gapless_core::{Pattern, job::leader::ASSIGN_PREFIX};
 use gapless_protocol::{Decoder, Frame, FrameLimit, Kind};
@@ -41,6 +42,10 @@ const HELLO_WAIT: Duration = Duration::from_secs(5);
 const PIECE_WAIT: Duration = Duration::from_secs(60);
 /// How long the other side may take nothing of what is written to it.
 const WRITE_WAIT: Duration = Duration::from_secs(120);
+
+/// The answer to what concerns no single job.
+const ACCEPTED: JobAnswer =
+    JobAnswer { job_id: String::new(), accepted: true, known: false, why: None };
 
 /// Most answers to questions and errors that wait to be written; then nothing more is read.
 const REPLIES_MAX: usize = 16;
@@ -79,7 +84,7 @@ where
         }
     };
     let prepared = leader.prepare().await.map_err(|error| error.to_string());
-    match prepared.and_then(|()| introduce(&hello, &leader, out)) {
+    match prepared.and_then(|()| introduce(&hello, &leader, (out, admitted.identity()))) {
         Ok((ask, welcome)) => {
             if leader.ask(session, ask).await.is_err() {
                 return Ok(());
@@ -152,7 +157,7 @@ struct Output<S, R> {
 fn introduce(
     hello: &Frame,
     leader: &Leader,
-    out: mpsc::Sender<Tell>,
+    (out, identity): (mpsc::Sender<Tell>, &str),
 ) -> Result<(Ask, JobWelcome), String> {
     let welcome = JobWelcome {
         version: VERSION,
@@ -186,8 +191,11 @@ fn introduce(
             let given = if config.worker_id.is_empty() { &own } else { &config.worker_id };
             let name = name("WorkerId", given).map_err(|error| error.to_string())?;
             let known = |each: &AttemptRef| each.token(leader.epoch());
+            if !config.instance.is_empty() {
+                self::name("Instance", &config.instance).map_err(|error| error.to_string())?;
+            }
             Ask::Worker {
-                name,
+                worker: WorkerId { name, origin: origin_of(identity, &config.instance) },
                 pattern,
                 running: config.running.iter().filter_map(known).collect(),
                 out,
@@ -196,6 +204,12 @@ fn introduce(
         _ => return Err("say who you are first: a client's or a worker's hello".to_owned()),
     };
     Ok((ask, welcome))
+}
+
+/// What tells a worker from others of its name: on whose behalf it works, and which one it is. Neither
+/// has a line break in it.
+pub fn origin_of(identity: &str, instance: &str) -> std::sync::Arc<str> {
+    format!("{identity}\n{instance}").into()
 }
 
 /// What is written beside what the leader tells: a kind, what it answers, and a payload.
@@ -236,6 +250,13 @@ async fn read_all<S: AsyncRead + Unpin, R: Room, G: Guard>(
                         owed.add(job, frame.payload.len());
                     }
                     if leader.ask(session, ask).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                // The worker counts its leases from when it sent what is answered here.
+                if frame.kind == Kind::JobRenew.number() && frame.msg_id != [0; 16] {
+                    let reply = (Kind::JobAnswer, frame.msg_id, json(&ACCEPTED));
+                    if leader.heard(session).await.is_err() || replies.send(reply).await.is_err() {
                         return Ok(());
                     }
                 }
@@ -385,6 +406,7 @@ fn outcome_of(result: &JobResult) -> Outcome {
         Status::Ok => Outcome::Succeeded,
         Status::Failed => Outcome::Failed { again: result.retryable },
         Status::Cancelled => Outcome::Cancelled,
+        Status::Returned => Outcome::Returned,
         Status::NotStarted | Status::Dead => Outcome::NotStarted,
     }
 }

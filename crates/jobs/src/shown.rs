@@ -136,7 +136,7 @@ impl JobShown {
         match &record.stage {
             Stage::Open { until } => shown.not_before_ms = Some(until.0).filter(|until| *until > 0),
             Stage::Running { worker, started, cancel } => {
-                shown.worker_id = Some(worker.to_string());
+                shown.worker_id = Some(worker.name.to_string());
                 shown.started_ms = Some(started.0);
                 shown.cancelling = *cancel;
             }

@@ -2,11 +2,14 @@
 //!
 //! A runner is a process that runs one job at a time and adopts whatever that job's processes
 //! leave behind ([`adopt`]): all its descendants are of the job, however often they forked and
-//! whatever they did to their environment. A worker that runs programs itself, several at a time,
-//! finds them by a mark in their environment instead.
+//! whatever they did to their environment. If the runner itself is killed, they are the worker's, which
+//! adopts too ([`kill_strays`]). A worker that runs programs itself, several at a time, finds them by
+//! a mark in their environment and by their folder instead, and so does one that sweeps away what an
+//! earlier one left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -59,12 +62,12 @@ impl Tree {
         loop {
             let left = match self {
                 Self::Marked => {
-                    let wanted = format!("{MARK}={mark}");
-                    let find = tokio::task::spawn_blocking(move || find_marked(&wanted));
+                    let mark = mark.to_owned();
+                    let find = tokio::task::spawn_blocking(move || find_marked(&mark));
                     find.await.unwrap_or_default()
                 }
                 Self::Own if none_left() => return,
-                Self::Own => descendants(),
+                Self::Own => descendants(&HashSet::new()),
             };
             if left.is_empty() && self == Self::Marked {
                 return;
@@ -81,6 +84,32 @@ impl Tree {
     }
 }
 
+/// Kills everything below this process but these runners and what they run. Runners are not started
+/// meanwhile.
+pub(crate) async fn kill_strays(runners: &Mutex<HashSet<Pid>>) {
+    let until = clock::now() + KILL_WAIT;
+    loop {
+        let left = {
+            let runners = runners.lock().unwrap_or_else(PoisonError::into_inner);
+            let left = descendants(&runners);
+            for pid in &left {
+                let _ = rustix::process::kill_process(*pid, Signal::KILL);
+                // Of those that are not its children it hears nothing, yet.
+                let _ = rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG);
+            }
+            left
+        };
+        if left.is_empty() {
+            return;
+        }
+        if clock::now() > until {
+            tracing::error!(?left, "processes of a job cannot be killed");
+            return;
+        }
+        clock::pause(LOOK_EVERY).await;
+    }
+}
+
 /// Takes leave of children that have ended; whether there are no others.
 fn none_left() -> bool {
     loop {
@@ -92,8 +121,8 @@ fn none_left() -> bool {
     }
 }
 
-/// Everything below this process.
-fn descendants() -> Vec<Pid> {
+/// Everything below this process but these and what is below them.
+fn descendants(but: &HashSet<Pid>) -> Vec<Pid> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for (pid, folder) in processes() {
         let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
@@ -105,8 +134,11 @@ fn descendants() -> Vec<Pid> {
     let mut next = vec![rustix::process::getpid().as_raw_nonzero().get()];
     while let Some(pid) = next.pop() {
         for child in children.remove(&pid).unwrap_or_default() {
+            let Some(known) = Pid::from_raw(child).filter(|pid| !but.contains(pid)) else {
+                continue;
+            };
             next.push(child);
-            found.extend(Pid::from_raw(child));
+            found.push(known);
         }
     }
     found
@@ -119,15 +151,26 @@ fn parent_of(stat: &str) -> Option<i32> {
     behind.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The processes with this variable in their environment.
-fn find_marked(wanted: &str) -> Vec<Pid> {
+/// The processes with this mark in their environment, and those that are in the job's folder, which
+/// is the mark: they may have changed their environment.
+fn find_marked(mark: &str) -> Vec<Pid> {
+    let wanted = format!("{MARK}={mark}");
     let is_marked = |folder: &Path| {
         // Others' processes cannot be read; a zombie's environment is empty.
         let environment = std::fs::read(folder.join("environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|each| each == wanted.as_bytes())
+            || (std::fs::read_link(folder.join("cwd")).is_ok_and(|cwd| cwd.starts_with(mark))
+                && has_no_terminal(&folder.join("stat")))
     };
     let marked = processes().filter(|(_, folder)| is_marked(folder));
     marked.filter_map(|(pid, _)| Pid::from_raw(pid)).collect()
+}
+
+/// Whether nothing is typed there: a person may be looking at the folder.
+fn has_no_terminal(stat: &Path) -> bool {
+    let stat = std::fs::read_to_string(stat).unwrap_or_default();
+    let behind = stat.rsplit_once(')').map(|(_, behind)| behind).unwrap_or_default();
+    behind.split_whitespace().nth(4) == Some("0")
 }
 
 fn processes() -> impl Iterator<Item = (i32, std::path::PathBuf)> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gapless_core::Pattern;
 use gapless_core::job::leader::{Outcome, Refusal, Session};
-use gapless_core::job::record::Spec;
+use gapless_core::job::record::{Spec, WorkerId};
 use gapless_core::job::{JobId, Token};
 use tokio::sync::mpsc;
 
@@ -246,7 +246,7 @@ impl Leader {
     /// When another request of the same worker took the place of this one, or the leader stopped.
     pub async fn take(
         &self,
-        worker: Arc<str>,
+        worker: WorkerId,
         pattern: Pattern,
         wait: Duration,
     ) -> Result<Option<(Token, Bytes)>, VisitError> {
@@ -282,13 +282,13 @@ impl Leader {
     /// When the leader has stopped.
     pub async fn speak(
         &self,
-        worker: Arc<str>,
+        worker: WorkerId,
         token: Token,
         said: Said,
     ) -> Result<Heard, VisitError> {
         self.prepare().await?;
         let (session, (out, tells)) = (self.new_session(), Self::channel());
-        self.ask(session, Ask::Visit { name: worker, pattern: None, out }).await?;
+        self.ask(session, Ask::Visit { worker, pattern: None, out }).await?;
         let mut seat = Observer { leader: self.clone(), session, tells };
         let ask = match said {
             Said::Extend => Ask::Renew(token),
@@ -319,9 +319,9 @@ struct Taking {
 }
 
 impl Taking {
-    async fn begin(leader: &Leader, name: Arc<str>, pattern: Pattern) -> Result<Self, JobsError> {
+    async fn begin(leader: &Leader, worker: WorkerId, pattern: Pattern) -> Result<Self, JobsError> {
         let (session, (out, tells)) = (leader.new_session(), Leader::channel());
-        leader.ask(session, Ask::Visit { name, pattern: Some(pattern), out }).await?;
+        leader.ask(session, Ask::Visit { worker, pattern: Some(pattern), out }).await?;
         let taking = Self { leader: leader.clone(), session, tells: Some(tells), open: None };
         leader.ask(session, Ask::Credit(1)).await?;
         Ok(taking)

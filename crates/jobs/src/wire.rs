@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::calendar;
 
-/// The version of these messages.
-pub const VERSION: u32 = 1;
+/// The version of these messages: from 2 on a renewal with a message id is answered.
+pub const VERSION: u32 = 2;
 /// What submits are addressed to: this, and the name of the executable.
 pub const SUBMIT_PREFIX: &str = "job.submit.";
 /// Cap of a client that told none.
@@ -78,8 +78,12 @@ pub struct ClientConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WorkerConfig {
-    /// Who it is: the same after a lost connection, another after a restart is fine.
+    /// What it is called: the same after a lost connection, another after a restart is fine.
     pub worker_id: String,
+    /// Which one of that name it is. Only a connection with the same value, on behalf of the same
+    /// identity, goes on with its attempts or takes its place.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub instance: String,
     /// By what it proves who it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -330,6 +334,8 @@ pub enum Status {
     /// A worker says: it was not started, try another one.
     #[serde(rename = "NOT_STARTED")]
     NotStarted,
+    /// A worker that ends says: it was stopped, let another one have it. That is not counted.
+    Returned,
 }
 
 /// The answer to a submit, cancel or retry.

@@ -1,16 +1,17 @@
 //! A worker: it takes jobs from a leader, runs them, and says what became of them.
 //!
 //! It gives the leader credit for as many jobs as it may run at a time, and gives it back for
-//! each job that ended, when the machine is not too busy. It renews the lease of each attempt;
-//! if it cannot reach the leader, it stops its jobs before their leases end, so that no other
-//! worker runs them at the same time. A result that could not be delivered is sent again after
-//! the next connection.
+//! each job that ended, when the machine is not too busy. It renews the lease of each attempt; if the
+//! leader does not answer, its jobs stop before their leases end, so that no other worker runs them at
+//! the same time. A result that could not be delivered is sent again after the next connection.
+//! When it is to end, it gives its jobs back, at once or after a while.
 //!
-//! Not here: how a program is run (`run`), and who runs what (the leader).
+//! Not here: how a program is run (`run`), until when (`lease`), and who runs what (the leader).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,22 +27,27 @@ use crate::access::{Access, Incoming, Outgoing};
 use crate::client::{encoded, next_frame, send};
 use crate::clock::{self, Instant};
 use crate::handler::Handler;
+use crate::lease::Leases;
 use crate::load::Load;
+use crate::names::new_id;
 use crate::program::Programs;
-use crate::run::{self, RunOptions, Stop};
+use crate::run::{self, Orders, RunOptions, Stop};
+use crate::tree;
 use crate::wire::{
-    AttemptRef, Attempts, JobProgress, JobRequest, JobResult, JobWelcome, Status, WorkerConfig,
+    AttemptRef, Attempts, JobProgress, JobRequest, JobResult, JobWelcome, Status, VERSION,
+    WorkerConfig,
 };
 
 /// How long connecting and being welcomed may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
-/// A job is stopped so long before its lease ends, or a sixth of the lease if that is less: with a
-/// short lease, a leader that restarts would else find nothing running.
-const LEASE_MARGIN_MAX: Duration = Duration::from_secs(2);
+/// How long a worker that ends waits until the leader has taken what it gives back.
+const CLOSE_WAIT: Duration = Duration::from_secs(15);
 /// How often a busy machine is looked at until credit is given back.
 const LOAD_LOOK: Duration = Duration::from_millis(200);
 /// Most pieces of output that wait to be sent to the leader.
 const PROGRESS_MAX: usize = 256;
+/// The file of a worker's folder with what tells it from others.
+const INSTANCE: &str = "worker.instance";
 /// Finished attempts are remembered, so that one that comes twice is not run twice.
 const FINISHED_MAX: usize = 10_000;
 
@@ -50,7 +56,7 @@ const FINISHED_MAX: usize = 10_000;
 pub struct WorkerOptions {
     /// The leader's address, `host:port`.
     pub leader: String,
-    /// Who it is; the same after a lost connection.
+    /// What it is called; the same after a lost connection.
     pub worker_id: String,
     /// How the leader is reached.
     pub access: Access,
@@ -58,19 +64,22 @@ pub struct WorkerOptions {
     pub pattern: String,
     /// How programs are run.
     pub run: RunOptions,
-    /// The command that starts a runner ([`crate::serve_worker`]). Without it programs are
-    /// children of this process, and what they leave behind is found by its environment only.
+    /// The command that starts a runner ([`crate::serve_worker`]). With it this process must have no
+    /// other children: what a killed runner leaves behind becomes its own, and it kills that. Without
+    /// it programs are children of this process, and what they leave behind is found by its environment
+    /// and folder only.
     pub runner: Vec<OsString>,
     /// How many jobs run at a time.
     pub parallel: u32,
     /// Above this share of the processors no credit is given back.
     pub cpu_cap: f64,
+    /// How long jobs may go on when the worker is to end; then they are given back.
+    pub drain: Duration,
 }
 
 /// A job that runs, or whose result is not delivered.
 struct Attempt {
-    stop: watch::Sender<Option<Stop>>,
-    lease_ends: Instant,
+    orders: watch::Sender<Orders>,
     result: Option<Bytes>,
 }
 
@@ -79,10 +88,13 @@ struct Attempt {
 pub(crate) struct Link {
     pub(crate) leader: String,
     pub(crate) worker_id: String,
+    /// Which one of that name it is.
+    pub(crate) instance: String,
     pub(crate) access: Access,
     pub(crate) pattern: String,
     pub(crate) parallel: u32,
     pub(crate) cpu_cap: f64,
+    pub(crate) drain: Duration,
 }
 
 /// What runs jobs.
@@ -95,12 +107,12 @@ impl Executor {
     async fn run(
         &self,
         request: JobRequest,
-        stop: watch::Receiver<Option<Stop>>,
+        orders: watch::Receiver<Orders>,
         progress: mpsc::Sender<JobProgress>,
     ) -> JobResult {
         match self {
-            Self::Programs(programs) => programs.run(&request, stop, progress).await,
-            Self::Handler(handler) => handler.run(request, stop, progress).await,
+            Self::Programs(programs) => programs.run(&request, orders, progress).await,
+            Self::Handler(handler) => handler.run(request, orders, progress).await,
         }
     }
 }
@@ -114,10 +126,12 @@ struct Worker {
     attempts: BTreeMap<AttemptRef, Attempt>,
     running: JoinSet<(AttemptRef, JobResult)>,
     finished: VecDeque<AttemptRef>,
-    lease: Duration,
+    leases: Leases,
     load: Load,
     /// How much credit is to be given back.
     owed: u32,
+    /// When its jobs are given back, if it is to end.
+    ends: Option<Instant>,
 }
 
 /// Runs a worker until `stopped` says so.
@@ -125,14 +139,31 @@ struct Worker {
 /// # Errors
 /// When its folders cannot be prepared.
 pub async fn work(options: WorkerOptions, stopped: watch::Receiver<bool>) -> io::Result<()> {
-    let WorkerOptions { leader, worker_id, access, pattern, run, runner, parallel, cpu_cap } =
-        options;
+    let WorkerOptions { leader, worker_id, access, pattern, run, runner, parallel, .. } = options;
     // Jobs have it as their home, and run elsewhere than this process.
     let run = RunOptions { work_dir: std::path::absolute(&run.work_dir)?, ..run };
+    if !runner.is_empty() {
+        tree::adopt()?;
+    }
     run::sweep(&run.work_dir).await?;
-    let link = Link { leader, worker_id, access, pattern, parallel, cpu_cap };
+    let instance = instance_of(&run.work_dir)?;
+    let (cpu_cap, drain) = (options.cpu_cap, options.drain);
+    let link = Link { leader, worker_id, instance, access, pattern, parallel, cpu_cap, drain };
     take_jobs(link, Executor::Programs(Box::new(Programs::new(run, runner))), stopped).await;
     Ok(())
+}
+
+/// Which worker uses this folder: the same after a restart, since what the one before ran was swept
+/// away, and another than any that has another folder.
+fn instance_of(work_dir: &Path) -> io::Result<String> {
+    let path = work_dir.join(INSTANCE);
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    if stored.parse::<JobId>().is_ok() {
+        return Ok(stored);
+    }
+    let made = new_id().to_string();
+    std::fs::write(&path, &made)?;
+    Ok(made)
 }
 
 /// Takes jobs and has them run, until `stopped` says so.
@@ -148,9 +179,10 @@ pub(crate) async fn take_jobs(link: Link, executor: Executor, mut stopped: watch
         attempts: BTreeMap::new(),
         running: JoinSet::new(),
         finished: VecDeque::new(),
-        lease: Duration::from_secs(15),
+        leases: Leases::new(Duration::ZERO, VERSION, clock::now()),
         load: Load::default(),
         owed: 0,
+        ends: None,
     };
     loop {
         match worker.serve(&mut stopped, &mut retries).await {
@@ -200,9 +232,14 @@ impl Worker {
                 send(&mut output, result).await?;
             }
         }
-        let mut renew = tokio::time::interval(self.lease / 3);
+        let mut renew = tokio::time::interval(self.leases.renew_every());
         let mut look = tokio::time::interval(LOAD_LOOK);
         loop {
+            if self.ends.is_some() && self.attempts.is_empty() {
+                reader.abort();
+                return output.shutdown().await;
+            }
+            let gives_up = self.gives_up();
             tokio::select! {
                 frame = came.recv() => match frame {
                     Some(frame) => self.take(&frame, &mut output).await?,
@@ -217,30 +254,62 @@ impl Worker {
                     let payload = serde_json::to_vec(&piece).expect("plain data");
                     send(&mut output, &encoded(Kind::JobProgress, [0; 16], payload.into())).await?;
                 }
-                _ = renew.tick() => {
-                    let attempts = self.attempts.keys().cloned().collect();
-                    let payload = serde_json::to_vec(&Attempts { attempts }).expect("plain data");
-                    send(&mut output, &encoded(Kind::JobRenew, [0; 16], payload.into())).await?;
-                    let lease_ends = clock::now() + self.lease;
-                    self.attempts.values_mut().for_each(|each| each.lease_ends = lease_ends);
-                }
-                _ = look.tick(), if self.owed > 0 => {
+                _ = renew.tick() => self.renew(&mut output).await?,
+                _ = look.tick(), if self.owed > 0 && self.ends.is_none() => {
                     if self.load.busy_share() < self.link.cpu_cap {
                         send(&mut output, &credit(std::mem::take(&mut self.owed))).await?;
                     }
                 }
-                _ = stopped.changed() => {
+                () = clock::pause_until(gives_up.unwrap_or_else(clock::now)), if gives_up.is_some() => {
                     reader.abort();
-                    return output.shutdown().await;
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the leader does not answer"));
+                }
+                () = is_true(stopped), if self.ends.is_none() => {
+                    self.ends = Some(clock::now() + self.link.drain);
+                }
+                () = clock::pause_until(self.ends.unwrap_or_else(clock::now)), if self.drains() => {
+                    self.stop_all(Stop::Closing);
                 }
             }
         }
+    }
+
+    /// Renews all leases, unless the leader has not answered the last time.
+    async fn renew(&mut self, output: &mut Outgoing) -> io::Result<()> {
+        let attempts: Vec<AttemptRef> = self.attempts.keys().cloned().collect();
+        let payload = serde_json::to_vec(&Attempts { attempts: attempts.clone() });
+        let Some(id) = self.leases.ask(clock::now(), attempts) else { return Ok(()) };
+        send(output, &encoded(Kind::JobRenew, id, payload.expect("plain data").into())).await?;
+        if let Some((attempts, until)) = self.leases.unanswered() {
+            self.go_on(&attempts, until);
+        }
+        Ok(())
+    }
+
+    /// These attempts may run until then.
+    fn go_on(&mut self, attempts: &[AttemptRef], until: Instant) {
+        for attempt in attempts.iter().filter_map(|key| self.attempts.get(key)) {
+            attempt.orders.send_modify(|orders| orders.until = until);
+        }
+    }
+
+    /// Whether it is to end, and its jobs may go on for a while.
+    fn drains(&self) -> bool {
+        let runs = |each: &Attempt| each.result.is_none() && each.orders.borrow().stop.is_none();
+        self.ends.is_some() && self.attempts.values().any(runs)
+    }
+
+    /// When this connection is given up: the leader does not answer, or takes nothing back.
+    fn gives_up(&self) -> Option<Instant> {
+        let closed = self.ends.map(|ends| ends + CLOSE_WAIT);
+        [self.leases.gives_up(), closed].into_iter().flatten().min()
     }
 
     async fn connect(&mut self) -> io::Result<(Incoming, Outgoing, BytesMut)> {
         let (mut input, mut output) = self.link.access.dial(&self.link.leader).await?;
         let hello = WorkerConfig {
             worker_id: self.link.worker_id.clone(),
+            instance: self.link.instance.clone(),
             token: self.link.access.token.clone(),
             running: self.attempts.keys().cloned().collect(),
         };
@@ -253,6 +322,7 @@ impl Worker {
         };
         let mut bytes = BytesMut::new();
         frame.encode(FrameLimit::MAX, &mut bytes).map_err(io::Error::other)?;
+        let sent = clock::now();
         send(&mut output, &bytes).await?;
         let mut read = BytesMut::new();
         let Some(frame) = next_frame(&mut input, &mut read).await? else {
@@ -263,7 +333,8 @@ impl Worker {
             return Err(io::Error::other(format!("the leader refused this worker: {why}")));
         }
         let welcome: JobWelcome = serde_json::from_slice(&frame.payload)?;
-        self.lease = Duration::from_millis(welcome.lease_ms.max(1));
+        let lease = Duration::from_millis(welcome.lease_ms.max(3));
+        self.leases = Leases::new(lease, welcome.version, sent);
         Ok((input, output, read))
     }
 
@@ -284,11 +355,15 @@ impl Worker {
                         self.attempts.remove(&attempt);
                         self.owed += 1;
                     } else {
-                        known.stop.send_replace(Some(Stop::Cancelled));
+                        known.orders.send_modify(|orders| orders.stop = Some(Stop::Cancelled));
                     }
                 }
             }
             Some(Kind::JobAnswer) => {
+                if let Some((attempts, until)) = self.leases.answered(frame) {
+                    self.go_on(&attempts, until);
+                    return Ok(());
+                }
                 // A result was taken, or is stale: either way it is done with.
                 let job = JobId(u128::from_be_bytes(frame.corr_id));
                 let done = |(key, each): (&AttemptRef, &Attempt)| {
@@ -302,7 +377,7 @@ impl Worker {
             }
             _ => {}
         }
-        if self.owed > 0 && self.load.busy_share() < self.link.cpu_cap {
+        if self.owed > 0 && self.ends.is_none() && self.load.busy_share() < self.link.cpu_cap {
             send(output, &credit(std::mem::take(&mut self.owed))).await?;
         }
         Ok(())
@@ -311,10 +386,14 @@ impl Worker {
     /// Starts a job. One that cannot be started gives its credit back, and the answer says so to the
     /// leader, which need not wait for the lease; an attempt that runs here already goes on.
     fn start(&mut self, request: JobRequest) -> Option<JobResult> {
-        let not_started = |reason: &str| {
+        let refused = |status, reason: &str| {
             let reason = Some(reason.to_owned());
-            JobResult { status: Status::NotStarted, reason, ..run::result_of(&request) }
+            JobResult { status, reason, ..run::result_of(&request) }
         };
+        let not_started = |reason: &str| refused(Status::NotStarted, reason);
+        if self.ends.is_some() {
+            return Some(refused(Status::Returned, "the worker ends"));
+        }
         let (Ok(job), Some(attempt), Some(epoch)) =
             (request.job_id.parse::<JobId>(), request.attempt, request.epoch.clone())
         else {
@@ -329,11 +408,16 @@ impl Worker {
             self.owed += 1;
             return (!runs).then(|| not_started("this attempt came twice"));
         }
-        let (stop, stopping) = watch::channel(None);
-        let lease_ends = clock::now() + self.lease;
-        self.attempts.insert(key.clone(), Attempt { stop, lease_ends, result: None });
+        let now = clock::now();
+        let until = self.leases.until_of_new(now);
+        if until <= now {
+            self.owed += 1;
+            return Some(not_started("it came late, and its lease may be over"));
+        }
+        let (orders, obeyed) = watch::channel(Orders { stop: None, until });
+        self.attempts.insert(key.clone(), Attempt { orders, result: None });
         let (executor, progress) = (Arc::clone(&self.executor), self.progress.clone());
-        self.running.spawn(async move { (key, executor.run(request, stopping, progress).await) });
+        self.running.spawn(async move { (key, executor.run(request, obeyed, progress).await) });
         None
     }
 
@@ -357,61 +441,32 @@ impl Worker {
 
     fn stop_all(&mut self, why: Stop) {
         self.attempts.values().for_each(|each| {
-            each.stop.send_replace(Some(why));
+            each.orders.send_modify(|orders| orders.stop = Some(why));
         });
     }
 
-    /// Without a connection: jobs go on, and are stopped before their leases end.
+    /// Without a connection: jobs go on until their time is over.
     async fn wait_away(&mut self, wait: Duration, stopped: &mut watch::Receiver<bool>) {
         let until = clock::now() + wait;
         loop {
-            let running = self.attempts.values().filter(|each| each.result.is_none());
-            let margin = lease_margin(self.lease);
-            let lease = running.map(|each| each.lease_ends - margin).min();
             tokio::select! {
                 () = clock::pause_until(until) => return,
-                () = clock::pause_until(lease.unwrap_or(until)), if lease.is_some() => {
-                    let now = clock::now();
-                    for each in self.attempts.values() {
-                        if each.lease_ends - margin <= now {
-                            each.stop.send_replace(Some(Stop::LeaseLost));
-                        }
-                    }
-                    if let Some(ended) = self.running.join_next().await {
-                        self.ended(ended);
-                    }
-                }
                 Some(ended) = self.running.join_next() => {
                     self.ended(ended);
                 }
-                _ = stopped.changed() => return,
+                () = is_true(stopped) => return,
             }
         }
     }
 }
 
-/// How long before the end of its lease a job is stopped.
-fn lease_margin(lease: Duration) -> Duration {
-    LEASE_MARGIN_MAX.min(lease / 6)
+/// Waits until it is so; at once if it is.
+async fn is_true(stopped: &mut watch::Receiver<bool>) {
+    // If it cannot change any more, nothing else will say so either.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 fn credit(more: u32) -> Bytes {
     let more = i32::try_from(more).unwrap_or(i32::MAX);
     encoded(Kind::JobCredit, [0; 16], Bytes::copy_from_slice(&more.to_le_bytes()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn e10_a_worker_without_its_leader_goes_on_for_most_of_its_lease() {
-        for lease_ms in [3_000, 15_000, 600_000] {
-            let lease = Duration::from_millis(lease_ms);
-            // Leases are renewed three times in their time, so two thirds of it are left at least.
-            let left = lease * 2 / 3 - lease_margin(lease);
-            assert!(left >= lease / 2, "{left:?} of {lease:?}");
-            assert!(lease_margin(lease) >= Duration::from_millis(500), "there is time to stop");
-        }
-    }
 }

@@ -115,6 +115,7 @@ impl WorkerAt {
             },
             runner: Vec::new(),
             parallel: 4,
+            drain: Duration::ZERO,
             cpu_cap: 2.0,
         };
         let (stop, stopped) = watch::channel(false);

@@ -117,9 +117,14 @@ fn samples() -> Vec<Sample> {
         text: "half\n".into(),
     };
     let log = JobLog { pieces: vec![json!(piece)], shortened: false };
-    let worker = WorkerConfig { worker_id: "w-1".into(), token: None, running: vec![attempt()] };
+    let worker = WorkerConfig {
+        worker_id: "w-1".into(),
+        instance: "b5a1c0de-0000-4000-8000-000000000001".into(),
+        token: None,
+        running: vec![attempt()],
+    };
     let welcome = JobWelcome {
-        version: 1,
+        version: 2,
         epoch: EPOCH.into(),
         lease_ms: 15_000,
         frame_bytes_max: 4_194_304,

@@ -503,6 +503,14 @@ fn job_frame(kind: Kind, subject: &str, payload: &Value) -> Vec<u8> {
     frame
 }
 
+/// A worker takes so many jobs.
+fn credit(more: i32) -> Vec<u8> {
+    let mut frame = job_frame(Kind::JobCredit, "", &json!("xx"));
+    let at = frame.len() - 4;
+    frame[at..].copy_from_slice(&more.to_le_bytes());
+    frame
+}
+
 /// A connection of jobs, and the JSON that it is answered with.
 struct JobPeer(Peer);
 
@@ -596,6 +604,39 @@ fn f3_rights_to_jobs_hold_for_their_executables_only() {
     while worker.0.frame_or_end().is_some() {}
     while peer.0.frame_or_end().is_some() {}
     assert_eq!(all.submit(&mail, "mail")["Known"], true);
+}
+
+#[test]
+fn f3_a_worker_s_name_takes_nothing_from_another_identity_s_worker() {
+    let server = Server::open();
+    let tokens = ["alice", "mallory"].map(|who| server.token(who, EVERYTHING));
+    let id = "a".repeat(32);
+    let (mut client, ..) = JobPeer::client(&server, Some(&tokens[0]));
+    assert_eq!(client.submit(&id, "calc")["Accepted"], true);
+    let (mut alice, ..) = JobPeer::worker(&server, Some(&tokens[0]), "job.assign.*");
+    alice.0.send_bytes(&credit(2));
+    let (kind, assigned) = alice.answer();
+    assert_eq!((kind, &assigned["Attempt"]), (Kind::JobAssign, &json!(1)));
+    // By the same name: over a connection of its own, and over HTTP.
+    let ack = json!({ "JobId": id, "ClientId": "c", "ExecName": "calc", "Status": "OK",
+        "Attempt": 1, "Epoch": assigned["Epoch"] });
+    let (mut mallory, ..) = JobPeer::worker(&server, Some(&tokens[1]), "job.assign.*");
+    refused(&mallory.ask(Kind::JobAck, "", &ack).1, "does not count");
+    let spoken = json!({ "job_id": id, "attempt": 1, "epoch": assigned["Epoch"] });
+    for verb in ["extend", "complete", "fail"] {
+        let request = Request::new("POST", &format!("/v1/workers/w/{verb}")).json(&spoken);
+        server.send(&tokens[1], request).problem(409, "StaleAttempt");
+    }
+    let take = Request::new("POST", "/v1/workers/w/take?wait_ms=1");
+    server.send(&tokens[1], take).is(204);
+    // The first is still there, with its credit and its attempt.
+    assert_eq!(client.submit(&"b".repeat(32), "calc")["Accepted"], true);
+    assert_eq!(alice.ask(Kind::JobAck, "", &ack).1["Accepted"], true);
+    assert_eq!(alice.answer().0, Kind::JobAssign);
+    // It comes back by another connection, and takes the place of the one before.
+    let (_again, kind, _) = JobPeer::worker(&server, Some(&tokens[0]), "job.assign.*");
+    assert_eq!(kind, Kind::JobWelcome);
+    while alice.0.frame_or_end().is_some() {}
 }
 
 #[test]

@@ -13,7 +13,13 @@
 //!
 //! A lost connection ends nothing. A worker's leases go on; it may come back and renew them, and
 //! if it does not, they run out and its jobs run elsewhere. A worker stops its own jobs
-//! before its leases end, so two attempts overlap only if clocks run at different speeds.
+//! before its leases end, so two attempts overlap only if clocks run at different speeds. A worker
+//! that lets a lease run out over an open connection is stuck: it gets no more jobs until it is
+//! heard of again.
+//!
+//! A worker is its name, on whose behalf it works, and which instance it is ([`WorkerId`]). Only a
+//! connection of all these takes the place of an earlier one; another worker of the same name is
+//! another worker.
 //!
 //! An [`Effect::Save`] must be durable before the effects behind it are carried out.
 //!
@@ -28,7 +34,7 @@ use crate::name::TopicName;
 use crate::pattern::Pattern;
 use crate::time::Timestamp;
 
-use super::record::{End, Record, Spec, Stage};
+use super::record::{End, Record, Spec, Stage, WorkerId};
 pub use super::turn::WEIGHT_MAX;
 use super::turn::{ClientNo, ExecNo, Place, Turn, WorkerNo};
 use super::{JobId, Token};
@@ -161,8 +167,12 @@ struct Client {
 
 #[derive(Debug)]
 struct Worker {
-    name: Arc<str>,
+    id: WorkerId,
     session: Option<Session>,
+    /// Whether that is a connection, which speaks for all its attempts.
+    connected: bool,
+    /// A lease of it ran out while it was connected: it gets nothing more until it is heard of.
+    silent: bool,
     pattern: Option<Pattern>,
     credit: u32,
     running: BTreeSet<JobId>,
@@ -224,7 +234,7 @@ pub struct Leader {
     clients: BTreeMap<ClientNo, Client>,
     client_names: BTreeMap<Arc<str>, ClientNo>,
     workers: BTreeMap<WorkerNo, Worker>,
-    worker_names: BTreeMap<Arc<str>, WorkerNo>,
+    worker_ids: BTreeMap<WorkerId, WorkerNo>,
     sessions: BTreeMap<Session, Role>,
     turn: Turn,
     keys: BTreeMap<Arc<str>, Key>,
@@ -250,7 +260,7 @@ impl Leader {
             clients: BTreeMap::new(),
             client_names: BTreeMap::new(),
             workers: BTreeMap::new(),
-            worker_names: BTreeMap::new(),
+            worker_ids: BTreeMap::new(),
             sessions: BTreeMap::new(),
             turn: Turn::default(),
             keys: BTreeMap::new(),
@@ -285,26 +295,34 @@ impl Leader {
             Input::Client { session, name, cap, weight } => {
                 self.client_came(session, &name, cap, weight);
             }
-            Input::Worker { session, name, pattern, running } => {
-                self.worker_came(now, (session, &name, pattern), &running, effects);
+            Input::Worker { session, worker, pattern, running } => {
+                self.worker_came(now, (session, &worker, pattern), &running, effects);
             }
             Input::Observer(session) => self.observer_came(session),
-            Input::Visit { session, name, pattern } => {
-                self.visit(session, &name, pattern, effects);
+            Input::Visit { session, worker, pattern } => {
+                self.visit(session, &worker, pattern, effects);
             }
             Input::Withdraw(session) => self.withdraw(session, effects),
             Input::GiveBack(session, token) => self.give_back(now, session, token, effects),
             Input::Forget(session, job) => self.forget(session, job, effects),
             Input::Gone(session) => self.gone(session),
-            Input::Credit(session, more) => self.credit(session, more, effects),
+            Input::Credit(session, more) => {
+                self.heard(session);
+                self.credit(session, more, effects);
+            }
             Input::Submit(session, spec) => self.submit(now, session, spec, effects),
             Input::Watch(session, job) => self.watch(session, job, effects),
-            Input::Renew(session, token) => self.renew(now, session, token, effects),
+            Input::Renew(session, token) => {
+                self.heard(session);
+                self.renew(now, session, token, effects);
+            }
             Input::Ack(session, token, outcome) => {
+                self.heard(session);
                 self.ack(now, (session, token), outcome, effects);
             }
             Input::Cancel(session, job) => self.cancel(now, session, job, effects),
             Input::Retry(session, job) => self.retry(now, session, job, effects),
+            Input::Heard(session) => self.heard(session),
             Input::Tick => {}
         }
         self.pass_time(now, effects);
@@ -334,7 +352,7 @@ impl Leader {
                 Stage::Open { until: known.until }
             }
             Phase::Running(run) => Stage::Running {
-                worker: Arc::clone(&self.workers[&run.worker].name),
+                worker: self.workers[&run.worker].id.clone(),
                 started: run.started,
                 cancel: run.cancel,
             },
@@ -388,7 +406,11 @@ impl Leader {
                     self.fire(now, id, effects);
                 }
                 Phase::Delayed(_) => self.admit(now, id),
-                Phase::Running(_) => self.lost(now, id, effects),
+                Phase::Running(run) => {
+                    let worker = run.worker;
+                    self.fell_silent(worker);
+                    self.lost(now, id, effects);
+                }
                 // The request of a schedule is that of the jobs it made.
                 Phase::Ended { how, .. } if self.made_by.contains_key(&id) => {
                     let how = *how;
@@ -483,6 +505,7 @@ impl Leader {
         assert_eq!(ran, counts.running, "each running job is with one worker");
         for worker in self.workers.values() {
             assert!(worker.session.is_some() || worker.credit == 0, "who is away has no credit");
+            assert!(!worker.silent || worker.connected, "only a connection can be silent");
         }
     }
 }

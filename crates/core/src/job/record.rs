@@ -16,7 +16,9 @@ use crate::time::{Timestamp, whole_ms};
 use super::JobId;
 
 /// Version of the bytes, their first byte.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
+/// Records of before workers of the same name were told apart.
+const VERSION_NAMED: u8 = 3;
 /// Records of before caps were kept.
 const VERSION_UNCAPPED: u8 = 2;
 /// Records of before schedules.
@@ -57,6 +59,22 @@ pub struct Spec {
     pub cron: Option<Arc<str>>,
     /// A digest of the whole request: the same id with another digest is another job.
     pub digest: u128,
+}
+
+/// Who a worker is. The name is for people: others may have the same one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId {
+    /// What it is called.
+    pub name: Arc<str>,
+    /// What tells it from others of that name: on whose behalf it works, and which one it is.
+    pub origin: Arc<str>,
+}
+
+impl From<&str> for WorkerId {
+    /// A worker that nothing but its name is known of.
+    fn from(name: &str) -> Self {
+        Self { name: name.into(), origin: "".into() }
+    }
 }
 
 /// How a job ended.
@@ -115,7 +133,7 @@ pub enum Stage {
     /// A worker has it.
     Running {
         /// Which worker.
-        worker: Arc<str>,
+        worker: WorkerId,
         /// Since when.
         started: Timestamp,
         /// It is to be cancelled.
@@ -197,7 +215,8 @@ impl Record {
             }
             Stage::Running { worker, started, cancel } => {
                 out.put_u8(1);
-                put_text(&mut out, worker);
+                put_text(&mut out, &worker.name);
+                put_text(&mut out, &worker.origin);
                 put_varint(&mut out, started.0);
                 out.put_u8(u8::from(*cancel));
             }
@@ -245,7 +264,10 @@ impl Record {
         let stage = match rest.byte()? {
             0 => Stage::Open { until: Timestamp(rest.number()?) },
             1 => Stage::Running {
-                worker: rest.text()?,
+                worker: WorkerId {
+                    name: rest.text()?,
+                    origin: if version > VERSION_NAMED { rest.text()? } else { "".into() },
+                },
                 started: Timestamp(rest.number()?),
                 cancel: rest.byte()? == 1,
             },

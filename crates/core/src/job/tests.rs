@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::leader::{
     Closing, Effect, Filter, Found, Input, Leader, Limits, Outcome, Refusal, Session, State,
 };
-use super::record::{End, Record, Spec, Stage};
+use super::record::{End, Record, Spec, Stage, WorkerId};
 use super::{JobId, Token};
 use crate::backoff::splitmix;
 use crate::pattern::Pattern;
@@ -18,6 +18,7 @@ use crate::retry::{RetryPolicy, Waits};
 use crate::time::Timestamp;
 
 mod lasting;
+mod workers;
 
 fn limits() -> Limits {
     Limits { keep: Duration::from_secs(600), ..Limits::default() }
@@ -116,8 +117,9 @@ impl World {
 
     fn worker(&mut self, session: u64, name: &str, credit: i32) -> Vec<Effect> {
         let pattern = Pattern::parse("job.assign.*").expect("a pattern");
-        let (session, name) = (Session(session), name.into());
-        let mut effects = self.step(Input::Worker { session, name, pattern, running: Vec::new() });
+        let (session, worker) = (Session(session), name.into());
+        let running = Vec::new();
+        let mut effects = self.step(Input::Worker { session, worker, pattern, running });
         effects.extend(self.step(Input::Credit(session, credit)));
         effects
     }
@@ -201,8 +203,8 @@ fn e5_a_worker_that_comes_back_in_time_goes_on() {
     world.wait(10);
     let pattern = Pattern::parse("job.assign.>").expect("a pattern");
     let running = vec![token(1, 1), token(7, 3)];
-    let (session, name) = (Session(11), Arc::from("w"));
-    let back = world.step(Input::Worker { session, name, pattern, running });
+    let (session, worker) = (Session(11), "w".into());
+    let back = world.step(Input::Worker { session, worker, pattern, running });
     // It is at the first still, has lost the second, and the third was never its own.
     assert!(back.contains(&Effect::Renewed { session, token: token(1, 1) }));
     assert!(back.contains(&Effect::Stale { session, token: token(2, 1) }));
@@ -228,6 +230,7 @@ fn e5_what_fails_too_often_or_loses_too_many_workers_is_dead_and_can_be_retried(
     assert_eq!(assigned(&again), [token(1, 4)]);
     for _ in 0..3 {
         world.wait(17);
+        world.step(Input::Heard(Session(9)));
         world.wait(1);
     }
     assert!(matches!(stage(&world), Stage::Ended { how: End::TooManyDeaths, .. }));
@@ -247,8 +250,8 @@ fn a_cancelled_job_ends_at_once_or_when_its_worker_stops() {
     // The wish survives a restart, and the worker learns it when it comes back.
     world.restart(limits());
     let pattern = Pattern::parse("job.assign.*").expect("a pattern");
-    let (session, name, running) = (Session(12), Arc::from("w"), vec![token(1, 1)]);
-    let back = world.step(Input::Worker { session, name, pattern, running });
+    let (session, worker, running) = (Session(12), "w".into(), vec![token(1, 1)]);
+    let back = world.step(Input::Worker { session, worker, pattern, running });
     assert_eq!(back, [Effect::Revoke { session, token: token(1, 1) }]);
     world.step(Input::Ack(session, token(1, 1), Outcome::Cancelled));
     let stage = world.leader.record(JobId(1)).expect("it is known").stage;
@@ -583,8 +586,10 @@ impl Chaos {
             self.at_work.get(&worker).into_iter().flatten().copied().collect();
         let text = ["job.assign.*", "job.assign.x", "job.>", "job.assign.y"][worker as usize];
         let pattern = Pattern::parse(text).expect("a pattern");
-        let name = format!("w{worker}").into();
-        self.step(Input::Worker { session, name, pattern, running });
+        // Two of them have the same name.
+        let name = format!("w{}", worker / 2).into();
+        let worker = WorkerId { name, origin: format!("{worker}").into() };
+        self.step(Input::Worker { session, worker, pattern, running });
         self.step(Input::Credit(session, 3));
     }
 
@@ -637,7 +642,8 @@ impl Chaos {
             return self.step(Input::Credit(session, 1));
         }
         let token = tokens[self.roll(tokens.len() as u64) as usize];
-        let input = match self.roll(8) {
+        let input = match self.roll(9) {
+            8 => Input::Ack(session, token, Outcome::Returned),
             0 | 1 => Input::Renew(session, token),
             2 => Input::Ack(session, token, Outcome::Failed { again: true }),
             3 => Input::Ack(session, token, Outcome::Failed { again: false }),
@@ -652,7 +658,7 @@ impl Chaos {
         let session = self.session();
         self.connections.insert(VISITOR, session);
         let pattern = Some(Pattern::parse("job.assign.*").expect("a pattern"));
-        self.step(Input::Visit { session, name: "visitor".into(), pattern });
+        self.step(Input::Visit { session, worker: "visitor".into(), pattern });
         let before = self.given.len();
         self.step(Input::Credit(session, 1));
         let effects = self.world.step(Input::Withdraw(session));
@@ -672,7 +678,7 @@ impl Chaos {
         let token = tokens[self.roll(tokens.len() as u64) as usize];
         let session = self.session();
         self.connections.insert(VISITOR, session);
-        self.step(Input::Visit { session, name: "visitor".into(), pattern: None });
+        self.step(Input::Visit { session, worker: "visitor".into(), pattern: None });
         match self.roll(4) {
             0 => self.step(Input::Renew(session, token)),
             1 => {
@@ -775,7 +781,7 @@ fn e5_a_worker_without_a_connection_has_credit_only_while_it_waits() {
     let mut world = World::new(limits());
     world.step(Input::Observer(Session(1)));
     let pattern = || Some(Pattern::parse("job.assign.*").expect("a pattern"));
-    let visit = |session, pattern| Input::Visit { session, name: "v".into(), pattern };
+    let visit = |session, pattern| Input::Visit { session, worker: "v".into(), pattern };
     world.step(visit(Session(2), pattern()));
     world.step(Input::Credit(Session(2), 2));
     let none = world.step(Input::Withdraw(Session(2)));

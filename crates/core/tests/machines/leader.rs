@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gapless_core::job::leader::{Effect, Input, Leader, Limits, Outcome, Session};
-use gapless_core::job::record::Spec;
+use gapless_core::job::record::{Spec, WorkerId};
 use gapless_core::job::{JobId, Token};
 use gapless_core::{Pattern, RetryPolicy, Timestamp, Waits};
 
@@ -61,7 +61,7 @@ pub(crate) fn run(machine: &mut Leader, now: Timestamp, verb: &str, words: &Word
         }
         "worker" => Input::Worker {
             session: session(),
-            name: name(),
+            worker: WorkerId { name: name(), origin: words.text("of").unwrap_or_default().into() },
             pattern: Pattern::parse(words.text("takes").expect("takes=")).expect("a pattern"),
             running: words.text("job").map(|_| token()).into_iter().collect(),
         },
@@ -76,6 +76,7 @@ pub(crate) fn run(machine: &mut Leader, now: Timestamp, verb: &str, words: &Word
                 "again" => Outcome::Failed { again: true },
                 "not-started" => Outcome::NotStarted,
                 "cancelled" => Outcome::Cancelled,
+                "returned" => Outcome::Returned,
                 other => panic!("there is no outcome {other}"),
             };
             Input::Ack(session(), token(), outcome)

@@ -32,8 +32,8 @@ Examples:
 
 A job runs the file of its name in --exec-dir (NAME or NAME.exe), in a folder of its own, without
 a shell. It reads system folders, --exec-dir and its own folder and writes only there, as far as the
-system can enforce it; more with --allow and --allow-read. Ctrl-C stops the jobs that run; they run
-again on another worker.";
+system can enforce it; more with --allow and --allow-read. Ctrl-C gives the jobs that run back, and they
+run again on another worker; with --drain they may end first.";
 
 /// The lock of a worker's folder.
 const LOCK: &str = "worker.lock";
@@ -113,7 +113,10 @@ pub(crate) struct WorkOptions {
     /// Run single jobs for another worker, which holds the other end of standard input
     #[arg(long, hide = true)]
     runner: bool,
-    /// Its name; two workers never have the same [default: the process id and a random part]
+    /// When it is to end (Ctrl-C, SIGTERM): how long its jobs may go on before they are given back
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
+    drain: Duration,
+    /// Its name, for people [default: the process id and a random part]
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
 }
@@ -185,6 +188,7 @@ pub(crate) fn run(options: WorkOptions, global: &Global, out: &mut Output) -> Do
         runner: vec![std::env::current_exe()?.into(), "worker".into(), "--runner".into()],
         parallel: options.parallel,
         // With no ceiling, not even a machine that is all busy holds credit back.
+        drain: options.drain,
         cpu_cap: if options.cpu_cap < 1.0 { options.cpu_cap } else { f64::INFINITY },
     };
     let WorkerOptions { leader, worker_id, pattern, .. } = &options;
@@ -202,7 +206,11 @@ pub(crate) fn run(options: WorkOptions, global: &Global, out: &mut Output) -> Do
             ended = &mut work => ended?,
             () = interrupt.came() => {
                 stop.send_replace(true);
-                work.await?;
+                // Once more: at once. Runners end their jobs by themselves.
+                tokio::select! {
+                    ended = &mut work => ended?,
+                    () = interrupt.came() => {}
+                }
             }
         }
         Ok(Exit::Ok)

@@ -8,7 +8,7 @@ use crate::support::json;
 use super::*;
 
 /// A leader and a worker with these options.
-fn started(place: &Place, words: &[&str]) -> (Running, Running, String) {
+pub(crate) fn started(place: &Place, words: &[&str]) -> (Running, Running, String) {
     let (leader, address) = place.leader("0");
     let worker = place.worker_with(&address, words);
     (leader, worker, address)
@@ -19,14 +19,14 @@ fn submitted(place: &Place, address: &str, words: &[&str]) -> Value {
 }
 
 /// Whether a process lives. A zombie that its parent has not looked at yet is dead.
-fn lives(pid: &str) -> bool {
+pub(crate) fn lives(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
 /// A job that forks twice, leaves its session, ignores signals and has an empty environment in
 /// its grandchild, which writes its number to the file `pids`, as does the job itself.
-fn stubborn(place: &Place) -> PathBuf {
+pub(crate) fn stubborn(place: &Place) -> PathBuf {
     let pids = place.path("pids");
     let script = format!(
         "trap '' TERM INT HUP\n\

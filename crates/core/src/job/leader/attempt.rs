@@ -54,6 +54,10 @@ impl Leader {
         let job = token.job;
         match outcome {
             Outcome::Succeeded => self.end(now, job, End::Succeeded, effects),
+            Outcome::Returned => {
+                self.void_credit(session);
+                self.returned(now, job, effects);
+            }
             _ if cancel => self.end(now, job, End::Cancelled, effects),
             Outcome::Failed { again: false } => self.end(now, job, End::Failed, effects),
             Outcome::Failed { again: true } | Outcome::NotStarted | Outcome::Cancelled => {
@@ -61,6 +65,19 @@ impl Leader {
             }
         }
         effects.push(Effect::Taken { session, token });
+    }
+
+    /// An attempt came back as if it had never begun: its job is ready again.
+    pub(super) fn returned(&mut self, now: Timestamp, job: JobId, effects: &mut Vec<Effect>) {
+        let Phase::Running(run) = &self.jobs[&job].phase else { return };
+        if run.cancel {
+            self.end(now, job, End::Cancelled, effects);
+            return;
+        }
+        self.leave_worker(now, job);
+        self.jobs.get_mut(&job).expect("it ran").until = now;
+        effects.push(Effect::Save(job));
+        self.admit(now, job);
     }
 
     /// An attempt failed: the job is tried again later, or is dead.

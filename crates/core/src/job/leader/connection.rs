@@ -22,21 +22,23 @@ impl Leader {
         no
     }
 
-    pub(super) fn worker_no(&mut self, name: &Arc<str>) -> WorkerNo {
-        if let Some(no) = self.worker_names.get(name) {
+    pub(super) fn worker_no(&mut self, id: &WorkerId) -> WorkerNo {
+        if let Some(no) = self.worker_ids.get(id) {
             return *no;
         }
         self.next_no += 1;
         let no = self.next_no;
         let worker = Worker {
-            name: Arc::clone(name),
+            id: id.clone(),
             session: None,
+            connected: false,
+            silent: false,
             pattern: None,
             credit: 0,
             running: BTreeSet::new(),
         };
         self.workers.insert(no, worker);
-        self.worker_names.insert(Arc::clone(name), no);
+        self.worker_ids.insert(id.clone(), no);
         self.turn.add_worker(no);
         no
     }
@@ -59,11 +61,12 @@ impl Leader {
     pub(super) fn worker_came(
         &mut self,
         now: Timestamp,
-        (session, name, pattern): (Session, &Arc<str>, Pattern),
+        (session, id, pattern): (Session, &WorkerId, Pattern),
         running: &[Token],
         effects: &mut Vec<Effect>,
     ) {
-        let no = self.seat_worker(session, name, pattern, effects);
+        let no = self.seat_worker(session, id, pattern, effects);
+        self.workers.get_mut(&no).expect("it was just seated").connected = true;
         for job in self.workers[&no].running.clone() {
             if !running.contains(&self.jobs[&job].token()) {
                 self.lost(now, job, effects);
@@ -76,18 +79,18 @@ impl Leader {
     pub(super) fn seat_worker(
         &mut self,
         session: Session,
-        name: &Arc<str>,
+        id: &WorkerId,
         pattern: Pattern,
         effects: &mut Vec<Effect>,
     ) -> WorkerNo {
         if self.sessions.contains_key(&session) {
             self.gone(session);
         }
-        if let Some(before) = self.worker_names.get(name).and_then(|no| self.workers[no].session) {
+        if let Some(before) = self.worker_ids.get(id).and_then(|no| self.workers[no].session) {
             effects.push(Effect::Close { session: before, why: Closing::Replaced });
             self.gone(before);
         }
-        let no = self.worker_no(name);
+        let no = self.worker_no(id);
         self.sessions.insert(session, Role::Worker(no));
         let execs: Vec<ExecNo> =
             self.turn.execs().filter(|(_, exec)| runs(&pattern, exec)).map(|(no, _)| no).collect();
@@ -97,6 +100,8 @@ impl Leader {
         execs.into_iter().for_each(|exec| self.turn.runs(no, exec));
         let worker = self.workers.get_mut(&no).expect("it was just made");
         worker.session = Some(session);
+        worker.connected = false;
+        worker.silent = false;
         worker.pattern = Some(pattern);
         no
     }
@@ -112,6 +117,8 @@ impl Leader {
                 let Some(worker) = self.workers.get_mut(&no) else { return };
                 if worker.session == Some(session) {
                     worker.session = None;
+                    worker.connected = false;
+                    worker.silent = false;
                     worker.credit = 0;
                     self.turn.set_free(no, false);
                 }
@@ -133,7 +140,7 @@ impl Leader {
     pub(super) fn forget_idle_worker(&mut self, no: WorkerNo) {
         let worker = &self.workers[&no];
         if worker.session.is_none() && worker.running.is_empty() {
-            self.worker_names.remove(&worker.name);
+            self.worker_ids.remove(&worker.id);
             self.workers.remove(&no);
             self.turn.forget_worker(no);
         }
@@ -150,6 +157,35 @@ impl Leader {
                 self.turn.set_free(no, true);
             }
             _ => effects.push(Effect::Close { session, why: Closing::BadCredit }),
+        }
+    }
+
+    /// What is left of a worker's credit is void; says how much that was.
+    pub(super) fn void_credit(&mut self, session: Session) -> u32 {
+        let Some(Role::Worker(no)) = self.sessions.get(&session).copied() else { return 0 };
+        let worker = self.workers.get_mut(&no).filter(|worker| worker.session == Some(session));
+        let Some(worker) = worker else { return 0 };
+        self.turn.set_free(no, false);
+        core::mem::take(&mut worker.credit)
+    }
+
+    /// A lease of a worker ran out. If it is connected it is stuck, and would only hold up what it is
+    /// given.
+    pub(super) fn fell_silent(&mut self, no: WorkerNo) {
+        let worker = self.workers.get_mut(&no).expect("it has a job");
+        if worker.connected {
+            worker.silent = true;
+            self.turn.set_free(no, false);
+        }
+    }
+
+    /// A worker spoke.
+    pub(super) fn heard(&mut self, session: Session) {
+        let Some(Role::Worker(no)) = self.sessions.get(&session).copied() else { return };
+        let worker = self.workers.get_mut(&no).filter(|worker| worker.session == Some(session));
+        if let Some(worker) = worker.filter(|worker| worker.silent) {
+            worker.silent = false;
+            self.turn.set_free(no, worker.credit > 0);
         }
     }
 }

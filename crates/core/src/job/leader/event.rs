@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::job::record::{Record, Spec};
+use crate::job::record::{Record, Spec, WorkerId};
 use crate::job::{JobId, Token};
 use crate::pattern::Pattern;
 
@@ -25,6 +25,9 @@ pub enum Outcome {
     NotStarted,
     /// It was stopped because it was cancelled.
     Cancelled,
+    /// The worker ends and gives it back: another one may have it at once, and nothing is counted.
+    /// The worker takes no more jobs until it gives credit again.
+    Returned,
 }
 
 /// What happens to a leader.
@@ -50,7 +53,7 @@ pub enum Input {
         /// Its connection.
         session: Session,
         /// Who it is.
-        name: Arc<str>,
+        worker: WorkerId,
         /// What it runs: a pattern over `job.assign.<exec>`.
         pattern: Pattern,
         /// The attempts it is still at, from before.
@@ -64,7 +67,7 @@ pub enum Input {
         /// The request.
         session: Session,
         /// Who the worker is.
-        name: Arc<str>,
+        worker: WorkerId,
         /// What it runs.
         pattern: Option<Pattern>,
     },
@@ -82,6 +85,8 @@ pub enum Input {
     Submit(Session, Arc<Spec>),
     /// A client wants the result of a job, now or when it ends.
     Watch(Session, JobId),
+    /// A worker is there, whatever it is at.
+    Heard(Session),
     /// A worker is still at it.
     Renew(Session, Token),
     /// A worker says what became of an attempt.

@@ -156,7 +156,7 @@ impl Leader {
     pub fn has(&self, session: Session, token: Token) -> bool {
         let Some(Role::Worker(no)) = self.sessions.get(&session) else { return false };
         self.jobs.get(&token.job).is_some_and(|job| match &job.phase {
-            Phase::Running(run) => run.worker == *no && job.attempt == token.attempt,
+            Phase::Running(run) => run.worker == *no && job.token() == token,
             _ => false,
         })
     }
@@ -168,10 +168,10 @@ impl Leader {
 
     /// The workers that are connected or have jobs, by name.
     pub fn workers(&self) -> impl Iterator<Item = WorkerView> {
-        self.worker_names.values().map(|no| {
+        self.worker_ids.values().map(|no| {
             let worker = &self.workers[no];
             WorkerView {
-                name: Arc::clone(&worker.name),
+                name: Arc::clone(&worker.id.name),
                 pattern: worker.pattern.clone(),
                 connected: worker.session.is_some(),
                 credit: worker.credit,

@@ -21,14 +21,14 @@ impl Leader {
     pub(super) fn visit(
         &mut self,
         session: Session,
-        name: &Arc<str>,
+        worker: &WorkerId,
         pattern: Option<Pattern>,
         effects: &mut Vec<Effect>,
     ) {
         match pattern {
-            Some(pattern) => drop(self.seat_worker(session, name, pattern, effects)),
+            Some(pattern) => drop(self.seat_worker(session, worker, pattern, effects)),
             None => {
-                let no = self.worker_no(name);
+                let no = self.worker_no(worker);
                 self.sessions.insert(session, Role::Worker(no));
             }
         }
@@ -36,14 +36,7 @@ impl Leader {
 
     /// A worker takes no more jobs: what is left of its credit is void.
     pub(super) fn withdraw(&mut self, session: Session, effects: &mut Vec<Effect>) {
-        let mut unspent = 0;
-        if let Some(Role::Worker(no)) = self.sessions.get(&session).copied()
-            && let Some(worker) = self.workers.get_mut(&no)
-            && worker.session == Some(session)
-        {
-            unspent = core::mem::take(&mut worker.credit);
-            self.turn.set_free(no, false);
-        }
+        let unspent = self.void_credit(session);
         effects.push(Effect::Withdrawn { session, unspent });
     }
 
@@ -55,15 +48,9 @@ impl Leader {
         token: Token,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(run) = self.run_of(session, token) else { return };
-        if run.cancel {
-            self.end(now, token.job, End::Cancelled, effects);
-            return;
+        if self.run_of(session, token).is_some() {
+            self.returned(now, token.job, effects);
         }
-        self.leave_worker(now, token.job);
-        self.jobs.get_mut(&token.job).expect("it ran").until = now;
-        effects.push(Effect::Save(token.job));
-        self.admit(now, token.job);
     }
 
     /// An ended job is not to be remembered any more.

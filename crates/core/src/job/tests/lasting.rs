@@ -57,7 +57,7 @@ fn the_cap_of_a_client_holds_after_a_restart_and_for_jobs_that_are_tried_again()
         world.step(Input::Retry(Session(3), JobId(id)));
     }
     let other = Pattern::parse("job.assign.other").expect("a pattern");
-    let (session, name) = (Session(12), Arc::from("u"));
-    world.step(Input::Worker { session, name, pattern: other, running: Vec::new() });
+    let (session, worker) = (Session(12), "u".into());
+    world.step(Input::Worker { session, worker, pattern: other, running: Vec::new() });
     assert_eq!(assigned(&world.step(Input::Credit(session, 9))).len(), 1);
 }

@@ -1,8 +1,8 @@
 //! Workers over HTTP: take, extend, write, complete, fail.
 //!
-//! A worker is a name. A take waits for a job; a second one under the same name takes the place of
-//! the first. Every other request names the attempt it is about, and an attempt that does not
-//! count any more is answered with `409`: stop it.
+//! A worker is a name, of an identity. A take waits for a job; a second one under the same name takes the
+//! place of the first. Every other request names the attempt it is about, and an attempt that does not count
+//! any more is answered with `409`: stop it.
 
 use std::sync::Arc;
 
@@ -14,9 +14,11 @@ use axum::{Json as JsonAnswer, Router};
 use gapless_auth::Caller;
 use gapless_core::TopicName;
 use gapless_core::job::leader::{ASSIGN_PREFIX, Outcome};
+use gapless_core::job::record::WorkerId;
 use gapless_core::job::{JobId, Token};
 use gapless_core::rights::Right;
 use gapless_jobs::names::{pascal, snake};
+use gapless_jobs::session::origin_of;
 use gapless_jobs::visit::{Heard, PIECE_BYTES_MAX, Said};
 use gapless_jobs::wire::{
     AttemptRef, JobProgress, JobRequest, JobResult, Status, Stream, epoch_of, message_bytes_max,
@@ -56,7 +58,7 @@ async fn take(
     let _permit = stream_permit(&shared)?;
     let leader = leader(&shared)?;
     let taken = tokio::select! {
-        taken = leader.take(name.as_str().into(), pattern, wait) => taken?,
+        taken = leader.take(worker_of(&caller, &name), pattern, wait) => taken?,
         () = shared.closed() => None,
     };
     let Some((token, request)) = taken else { return Ok(StatusCode::NO_CONTENT.into_response()) };
@@ -69,11 +71,16 @@ async fn take(
     Ok(JsonAnswer(snake(job)).into_response())
 }
 
+/// A worker is its name, on behalf of the caller: another identity's worker of that name is another.
+fn worker_of(caller: &Caller, name: &TopicName) -> WorkerId {
+    WorkerId { name: name.as_str().into(), origin: origin_of(caller.name(), "") }
+}
+
 /// What a worker says of an attempt: its token, and the rest.
 struct Spoken {
     leader: Leader,
     view: JobView,
-    worker: TopicName,
+    worker: WorkerId,
     token: Token,
     fields: Value,
 }
@@ -101,13 +108,14 @@ impl FromRequest<Arc<Shared>> for Spoken {
                 named.token(leader.epoch()).ok_or_else(stale)?
             }
         };
+        let worker = worker_of(&caller, &worker);
         Ok(Self { leader: leader.clone(), view, worker, token, fields })
     }
 }
 
 impl Spoken {
     async fn say(self, said: Said) -> Result<JsonAnswer<Value>, Problem> {
-        match self.leader.speak(self.worker.as_str().into(), self.token, said).await? {
+        match self.leader.speak(self.worker, self.token, said).await? {
             Heard::Counts => {
                 let lease_ms = self.leader.lease().as_millis() as u64;
                 Ok(JsonAnswer(json!({ "lease_ms": lease_ms, "cancelled": false })))

@@ -77,6 +77,10 @@ impl Guard for CallerGuard {
         Ok(())
     }
 
+    fn identity(&self) -> &str {
+        self.caller().name()
+    }
+
     fn may_all(&self, deed: Deed) -> bool {
         let all = Pattern::parse(">").expect("a pattern");
         // What is allowed is remembered, so that the connection ends when it is taken away.

@@ -1,0 +1,171 @@
+//! How long a worker may go on with its jobs: what it knows of its leases at the leader.
+//!
+//! The leader counts a lease from when it hears of an attempt, the worker from when it sent what
+//! the leader answered: never later. So a worker that was stopped for a while, a leader that was,
+//! and a link that swallows everything all end alike: the worker's time is over first.
+//!
+//! An assignment counts from the newest answer before it, since the leader sent it later.
+
+use std::time::Duration;
+
+use gapless_protocol::Frame;
+
+use crate::clock::Instant;
+use crate::wire::{AttemptRef, JobAnswer};
+
+/// A job is stopped so long before its lease ends, or a sixth of the lease if that is less: with a
+/// short lease, a leader that restarts would else find nothing running.
+const MARGIN_MAX: Duration = Duration::from_secs(2);
+/// From this version on leaders answer renewals.
+const ANSWERS_FROM: u32 = 2;
+
+/// A renewal that is not answered yet.
+struct Asked {
+    number: u64,
+    at: Instant,
+    attempts: Vec<AttemptRef>,
+}
+
+/// What a worker knows of its leases on one connection.
+pub(crate) struct Leases {
+    lease: Duration,
+    /// Whether the leader answers renewals; an older one does not, and what was sent counts.
+    answers: bool,
+    /// When the newest message was sent that the leader answered.
+    in_touch: Instant,
+    asked: Option<Asked>,
+    asked_count: u64,
+}
+
+impl Leases {
+    /// A connection whose hello was sent then, and answered.
+    pub(crate) fn new(lease: Duration, version: u32, hello_sent: Instant) -> Self {
+        let answers = version >= ANSWERS_FROM;
+        Self { lease, answers, in_touch: hello_sent, asked: None, asked_count: 0 }
+    }
+
+    /// How often leases are renewed.
+    pub(crate) fn renew_every(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// Until when an attempt may run that is assigned now.
+    pub(crate) fn until_of_new(&self, now: Instant) -> Instant {
+        self.until(if self.answers { self.in_touch } else { now })
+    }
+
+    /// Leases are to be renewed: the id of the message, unless the last one is not answered yet.
+    pub(crate) fn ask(&mut self, now: Instant, attempts: Vec<AttemptRef>) -> Option<[u8; 16]> {
+        if self.asked.is_some() {
+            return None;
+        }
+        self.asked_count += 1;
+        self.asked = Some(Asked { number: self.asked_count, at: now, attempts });
+        Some(id_of(self.asked_count))
+    }
+
+    /// If this is the answer to the last renewal: its attempts, and until when they may run now.
+    pub(crate) fn answered(&mut self, frame: &Frame) -> Option<(Vec<AttemptRef>, Instant)> {
+        let asked = self.asked.as_ref()?;
+        if frame.corr_id != id_of(asked.number) {
+            return None;
+        }
+        // A job may have the same id as this message.
+        let answer: JobAnswer = serde_json::from_slice(&frame.payload).ok()?;
+        (answer.job_id.is_empty() && answer.accepted).then(|| self.renewed())?
+    }
+
+    /// If the leader does not answer: the attempts of the last renewal, which count as renewed.
+    pub(crate) fn unanswered(&mut self) -> Option<(Vec<AttemptRef>, Instant)> {
+        (!self.answers).then(|| self.renewed())?
+    }
+
+    fn renewed(&mut self) -> Option<(Vec<AttemptRef>, Instant)> {
+        let asked = self.asked.take()?;
+        self.in_touch = asked.at;
+        Some((asked.attempts, self.until(asked.at)))
+    }
+
+    /// When the leader is given up, unless it answers before.
+    pub(crate) fn gives_up(&self) -> Option<Instant> {
+        self.asked.as_ref().map(|asked| asked.at + self.lease)
+    }
+
+    fn until(&self, sent: Instant) -> Instant {
+        sent + self.lease - MARGIN_MAX.min(self.lease / 6)
+    }
+}
+
+fn id_of(number: u64) -> [u8; 16] {
+    u128::from(number).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const LEASE: Duration = Duration::from_secs(12);
+
+    fn attempt(job: &str) -> AttemptRef {
+        AttemptRef { job_id: job.to_owned(), attempt: 1, epoch: "e".to_owned() }
+    }
+
+    fn answer(id: [u8; 16], text: &str) -> Frame {
+        let (subject, payload) =
+            (bytes::Bytes::new(), bytes::Bytes::copy_from_slice(text.as_bytes()));
+        Frame { kind: 106, msg_id: [0; 16], corr_id: id, subject, payload }
+    }
+
+    #[test]
+    fn e10_a_worker_without_its_leader_goes_on_for_most_of_its_lease() {
+        let now = clock::now();
+        for lease_ms in [3_000, 15_000, 600_000] {
+            let lease = Duration::from_millis(lease_ms);
+            let leases = Leases::new(lease, 2, now);
+            // Renewed three times in its time, so a third of it may be over.
+            let left = leases.until_of_new(now) - (now + leases.renew_every());
+            assert!(left >= lease / 2, "{left:?} of {lease:?}");
+            let before = now + lease - leases.until_of_new(now);
+            assert!(before >= Duration::from_millis(500), "there is time to stop");
+        }
+    }
+
+    #[test]
+    fn e10_only_an_answer_extends_a_lease_and_from_when_it_was_asked_for() {
+        let start = clock::now();
+        let mut leases = Leases::new(LEASE, 2, start);
+        let asked = start + LEASE / 2;
+        let id = leases.ask(asked, vec![attempt("a")]).expect("nothing is open");
+        assert_eq!(leases.ask(asked, vec![]), None, "one at a time");
+        assert_eq!(leases.unanswered(), None);
+        let long_after = start + LEASE * 9;
+        // Nothing was heard since the hello: what is assigned now may be long over.
+        assert_eq!(leases.until_of_new(long_after), start + LEASE - MARGIN_MAX);
+        assert_eq!(leases.gives_up(), Some(asked + LEASE));
+        let accepted = r#"{"JobId":"","Accepted":true}"#;
+        for other in [
+            answer([9; 16], accepted),
+            answer(id, r#"{"JobId":"00000000-0000-0000-0000-000000000001","Accepted":true}"#),
+            answer(id, r#"{"JobId":"","Accepted":false}"#),
+        ] {
+            assert_eq!(leases.answered(&other), None, "{other:?}");
+        }
+        let until = asked + LEASE - MARGIN_MAX;
+        let told = leases.answered(&answer(id, accepted));
+        assert_eq!(told, Some((vec![attempt("a")], until)));
+        assert_eq!(leases.until_of_new(long_after), until);
+        assert_eq!(leases.gives_up(), None);
+    }
+
+    #[test]
+    fn a_leader_of_before_need_not_answer() {
+        let start = clock::now();
+        let mut leases = Leases::new(LEASE, 1, start);
+        let later = start + LEASE * 2;
+        assert_eq!(leases.until_of_new(later), later + LEASE - MARGIN_MAX);
+        leases.ask(later, vec![attempt("a")]);
+        let told = leases.unanswered();
+        assert_eq!(told, Some((vec![attempt("a")], later + LEASE - MARGIN_MAX)));
+    }
+}
