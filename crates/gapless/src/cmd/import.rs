@@ -198,7 +198,7 @@ impl Import<'_> {
                     self.created.insert(topic.clone());
                 }
                 self.client.ready().await;
-                let options = PublishOptions { expect, ..self.publish.clone() };
+                let options = PublishOptions { expect, ..self.publish };
                 let publishing = self.client.publish_with(&topic, message, &options);
                 self.waiting.push_back(Waiting { publishing, topic, place });
                 return Ok(());
@@ -217,7 +217,6 @@ impl Import<'_> {
     }
 
     /// What a line says to publish; `None` for the line that ends a range of the HTTP API.
-    #[expect(clippy::type_complexity, reason = "three parts, taken apart by the one caller")]
     fn message(
         &self,
         line: &Bytes,
