@@ -469,9 +469,9 @@ impl Broker {
                 yielded = true;
                 context.waker().wake_by_ref();
             }
-            Poll::Pending
+            Poll::<()>::Pending
         })
-        .await
+        .await;
     }
 
     /// Resolves when an append that was refused with `QueueFull` may be tried again.

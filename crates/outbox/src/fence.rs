@@ -66,7 +66,8 @@ pub async fn run_fence(
     let mut lease = Lease::ask(database.clone(), "fence".to_owned());
     let ended = tokio::select! {
         () = stop => Ok(()),
-        error = run(&database, options, &mut lease) => Err(error),
+        // Boxed, since callers hold this future in theirs.
+        error = Box::pin(run(&database, options, &mut lease)) => Err(error),
     };
     lease.release().await;
     ended

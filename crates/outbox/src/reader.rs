@@ -189,13 +189,14 @@ impl Reader {
         let (limits, ask) = (self.limits, self.ask.min(self.limits.rows_max));
         let upto = place.seq.saturating_add(self.span(ask));
         let Connected { session, names, .. } = self.connect().await?;
-        let all = async {
+        // Boxed, since three answers being read are large.
+        let all = Box::pin(async {
             tokio::join!(
                 read_source(session, names),
                 read_rows(session, names, (place.seq, upto), ask, limits),
                 read_floor(session, names),
             )
-        };
+        });
         let (source, read, floor) = match timeout(BATCH_WAIT, session.driving(all)).await {
             Ok(answers) => answers,
             Err(_) => return Err(OutboxError::TimedOut(BATCH_WAIT.as_secs())),

@@ -34,6 +34,9 @@ const CELLS_MAX: usize = 65_536;
 /// What a step of history gives.
 type Step = Result<Vec<Bytes>, ReadError>;
 
+/// A step that is being read, with the memory that is reserved for it.
+type Reading = (Pending<(PatternReader, Step)>, Reserved);
+
 /// A place in the journal.
 pub(crate) struct PatternFollower {
     pattern: Pattern,
@@ -43,7 +46,7 @@ pub(crate) struct PatternFollower {
     mailed: bool,
     /// History, and a step of it that is being read; boxed, as most subscriptions are live.
     reader: Option<Box<PatternReader>>,
-    reading: Option<Box<(Pending<(PatternReader, Step)>, Reserved)>>,
+    reading: Option<Box<Reading>>,
     /// What is to be handed out, and the position up to which all is, once it was.
     ready: VecDeque<(Delivery, Position)>,
     handed_out: Position,

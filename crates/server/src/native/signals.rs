@@ -53,9 +53,9 @@ pub(crate) async fn tell_all(shared: Arc<Shared>) {
             Ok(()) = changes.changed() => false,
         };
         if closes {
-            shared.signals.close()
+            shared.signals.close();
         } else {
-            shared.signals.change()
+            shared.signals.change();
         }
         // A connection that is not in the list yet looks at the number in its first turn.
         let sessions: Vec<_> = shared.sessions().values().cloned().collect();
