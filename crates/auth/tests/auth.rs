@@ -396,7 +396,7 @@ fn f3_a_hundred_thousand_wrong_tokens_do_not_slow_down_others() {
                 let from = if each % 2 == 0 { 0x0a00_0009 } else { each };
                 let from = format!("{}:1", std::net::Ipv4Addr::from(from));
                 let proof = Proof::Token(&wrong[each as usize % 3]);
-                let refused = auth.caller(proof, &from).expect_err("it is wrong");
+                let refused = auth.caller(proof, from).expect_err("it is wrong");
                 assert!(refused.delay <= Duration::from_secs(3));
             }
             done.store(true, Ordering::Release);

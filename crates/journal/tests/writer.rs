@@ -41,7 +41,7 @@ fn one(topic: u64) -> Vec<Part> {
 /// Appends of five publishers that wait, each with its own waker.
 fn five(store: &Store) -> Vec<(Ticket, Arc<Count>)> {
     let append = |topic| {
-        let (mut ticket, _) = store.append(&one(topic), WRITTEN, WRITTEN).unwrap();
+        let (mut ticket, _) = store.append(&one(topic), WRITTEN, WRITTEN).expect("accepted");
         ticket.gather();
         let (count, waker) = counter();
         assert!(Pin::new(&mut ticket).poll(&mut Context::from_waker(&waker)).is_pending());
