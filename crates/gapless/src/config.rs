@@ -86,6 +86,8 @@ keys! {
         before its connection is ended; it can resume";
     "auth.required" = "false", "whether clients must prove who they are; if not, one that proves \
         nothing may do everything: true or false";
+    "auth.rules_file" = "", "file of roles and identities (TOML), which hold beside those of the store; \
+        empty for none";
     "auth.jwt_keys" = "", "file of public keys (JWKS) whose signed tokens (JWT) are accepted; empty \
         for none";
     "auth.jwt_issuer" = "", "what `iss` of signed tokens must be; empty for any";
@@ -167,6 +169,9 @@ const FLAGS: [&str; 12] = [
     "cluster_secret",
 ];
 
+/// The key whose value may have a password in it.
+pub(crate) const DSN: &str = "outbox.dsn";
+
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -198,8 +203,8 @@ pub(crate) enum ConfigError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}:{line}: not valid TOML: {why}", .path.display())]
     Syntax { path: PathBuf, line: usize, why: String },
-    #[error("{key} = {value} ({from}) cannot be used: a key has one value, as in {key} = \"…\"")]
-    NoText { key: String, value: String, from: Source },
+    #[error("the value of {key} ({from}) cannot be used: a key has one value, as in {key} = \"…\"")]
+    NoText { key: String, from: Source },
     #[error("`{0}` is not a setting; write it as key=value")]
     NoPair(String),
 }
@@ -212,9 +217,16 @@ fn suggestion(nearest: &Option<&'static str>) -> String {
 }
 
 /// Every value in force.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Config {
     values: BTreeMap<&'static str, (String, Source)>,
+}
+
+/// The names only: a value may be a secret.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.values.keys()).finish()
+    }
 }
 
 impl Config {
@@ -234,7 +246,7 @@ impl Config {
         }
         for flag in flags {
             let (key, value) =
-                flag.split_once('=').ok_or_else(|| ConfigError::NoPair(flag.clone()))?;
+                flag.split_once('=').ok_or_else(|| ConfigError::NoPair(name_in(flag)))?;
             config.set(key.trim(), value.trim().to_owned(), Source::Flag)?;
         }
         Ok(config)
@@ -285,8 +297,7 @@ impl Config {
                 toml::Value::String(text) => self.set(&key, text.clone(), file(path))?,
                 toml::Value::Array(_) | toml::Value::Datetime(_) => {
                     find(&key, file(path))?;
-                    let (value, from) = (value.to_string(), file(path));
-                    return Err(ConfigError::NoText { key, value, from });
+                    return Err(ConfigError::NoText { key, from: file(path) });
                 }
                 other => self.set(&key, other.to_string(), file(path))?,
             }
@@ -327,7 +338,10 @@ impl Config {
 
     /// That the value of a key cannot be used, and why.
     pub(crate) fn bad(&self, key: &'static str, why: &str) -> ConfigError {
-        let (value, from) = self.values[key].clone();
+        let (mut value, from) = self.values[key].clone();
+        if key == DSN {
+            value = "…".to_owned();
+        }
         ConfigError::BadValue { key, value, from, why: why.to_owned() }
     }
 }
@@ -339,9 +353,18 @@ fn file(path: &Path) -> Source {
 fn find(name: &str, from: Source) -> Result<&'static Key, ConfigError> {
     let known = KEYS.iter().find(|each| each.name == name);
     known.ok_or_else(|| {
-        let nearest = nearest(name);
-        ConfigError::UnknownKey { key: name.to_owned(), from, nearest }
+        let key = name_in(name);
+        let nearest = nearest(&key);
+        ConfigError::UnknownKey { key, from, nearest }
     })
+}
+
+/// What may be a key at the beginning of a text. The rest may be a value that was meant to stand
+/// behind a `=`, and a secret.
+fn name_in(text: &str) -> String {
+    let other = |each: char| !each.is_alphanumeric() && !"._-".contains(each);
+    let end = text.find(other).unwrap_or(text.len());
+    if end == text.len() { text.to_owned() } else { format!("{} …", &text[..end]) }
 }
 
 /// A key as the environment spells it, without the prefix.
@@ -431,6 +454,25 @@ mod tests {
         let missing = Path::new("does-not-exist.toml");
         assert!(matches!(load(Some(missing), &[], &[]), Err(ConfigError::Read { .. })));
         assert!(matches!(load(None, &[], &["data"]), Err(ConfigError::NoPair(_))));
+    }
+
+    #[test]
+    fn a_setting_that_is_spelt_wrong_is_reported_without_its_value() {
+        let array = file_with("[outbox]\ndsn = ['postgres://a:geheim@h/d']\n");
+        let table = file_with("[outbox.dsn]\npassword = 'geheim'\n");
+        let errors = [
+            load(None, &[], &["outbox.dsn postgres://a:geheim@h/d?x=y"]),
+            load(None, &[], &["outbox.dsn:postgres://a:geheim@h/d"]),
+            load(None, &[("GAPLESS_OUTBOX_DNS", "postgres://a:geheim@h/d")], &[]),
+            load(Some(array.path()), &[], &[]),
+            load(Some(table.path()), &[], &[]),
+        ];
+        for error in errors {
+            let told = error.unwrap_err().to_string();
+            assert!(told.contains("outbox") && !told.contains("geheim"), "{told}");
+        }
+        let config = load(None, &[], &["outbox.dsn=postgres://a:geheim@h/d"]).unwrap();
+        assert!(!config.bad(DSN, "it cannot").to_string().contains("geheim"));
     }
 
     #[test]

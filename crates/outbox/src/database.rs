@@ -16,6 +16,7 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::dsn;
 use crate::error::{OutboxError, with_causes};
 use crate::names::Name;
 use crate::session::Session;
@@ -46,11 +47,7 @@ impl Database {
     /// # Errors
     /// When it cannot be understood.
     pub fn parse(dsn: &str) -> Result<Self, OutboxError> {
-        // The driver knows `require` only, and here it always verifies.
-        let dsn = dsn.replace("sslmode=verify-full", "sslmode=require");
-        let dsn = dsn.replace("sslmode=verify-ca", "sslmode=require");
-        let parsed: Result<Config, _> = dsn.parse();
-        let mut config = parsed.map_err(|error| OutboxError::Dsn(with_causes(&error)))?;
+        let mut config = dsn::parse(dsn)?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             config.host("/var/run/postgresql");
         }

@@ -26,6 +26,7 @@ mod clock;
 mod consumer;
 mod database;
 mod driver;
+mod dsn;
 mod emit;
 mod epoch;
 mod error;
@@ -41,6 +42,7 @@ mod status;
 
 pub use consumer::{Consumer, ConsumerOptions, From, Mirror, processed_once, reset};
 pub use database::Database;
+pub use dsn::shown as shown_dsn;
 pub use emit::{Event, emit};
 pub use epoch::begin_epoch;
 pub use error::OutboxError;

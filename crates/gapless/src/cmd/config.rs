@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, KEYS, Key};
+use crate::config::{Config, DSN, KEYS, Key};
 use crate::exit::{Done, Exit};
 use crate::output::Output;
 
@@ -64,17 +64,10 @@ fn value_json(config: &Config, key: &Key) -> Value {
 /// The value of a key, without the password that a connection string may have in it.
 fn shown(key: &Key, config: &Config) -> String {
     let text = config.text(key.name);
-    if key.name != "outbox.dsn" {
+    if key.name != DSN {
         return text.to_owned();
     }
-    if let Some((before, after)) = text.split_once("://")
-        && let Some((who, rest)) = after.split_once('@')
-    {
-        let user = who.split(':').next().unwrap_or_default();
-        return format!("{before}://{user}@{rest}");
-    }
-    let words = text.split_whitespace().filter(|word| !word.starts_with("password"));
-    words.collect::<Vec<_>>().join(" ")
+    gapless_outbox::shown_dsn(text).unwrap_or_else(|| "(cannot be read, so not shown)".to_owned())
 }
 
 /// Every key as a line of TOML, and a comment.
@@ -83,9 +76,11 @@ fn lines(config: &Config) -> impl Iterator<Item = (String, String)> {
         let text = shown(key, config);
         let value = match number(&text) {
             Some(number) => number.to_string(),
-            None => toml::Value::String(text).to_string(),
+            None => toml::Value::String(text.clone()).to_string(),
         };
-        let comment = format!("# {}; {}", config.source(key.name), key.help);
+        let hidden =
+            if text == config.text(key.name) { "" } else { "; shown without its password" };
+        let comment = format!("# {}; {}{hidden}", config.source(key.name), key.help);
         (format!("{} = {value}", key.name), comment)
     })
 }
@@ -96,11 +91,21 @@ mod tests {
 
     #[test]
     fn a_password_in_a_connection_string_is_not_shown() {
-        for dsn in ["postgres://a:geheim@h/d", "host=h password=geheim user=a"] {
+        for dsn in [
+            "postgres://a:geheim@h/d",
+            "postgres://a@h/d?password=geheim",
+            "postgres://a@h/d?sslpassword=geheim",
+            "postgres://a:%67eheim@h/d",
+            "host=h password=geheim user=a",
+            "host=h password = 'my geheim' user=a",
+        ] {
             let config =
                 Config::load(None, std::iter::empty(), &[format!("outbox.dsn={dsn}")]).unwrap();
-            let text: String = lines(&config).map(|(setting, _)| setting).collect();
-            assert!(text.contains("outbox.dsn") && !text.contains("geheim"), "{text}");
+            let text: String = lines(&config).map(|(set, why)| format!("{set} {why}")).collect();
+            let one = value_json(&config, Config::key("outbox.dsn").unwrap()).to_string();
+            let seen = format!("{text} {one} {config:?}");
+            assert!(text.contains("shown without its password"), "{text}");
+            assert!(!seen.contains("geheim") && !seen.contains("%67"), "{seen}");
         }
     }
 
