@@ -81,6 +81,30 @@ pub fn verbs(input: &[u8]) {
     }
 }
 
+/// Hellos: the first bytes of a stranger. What can be read has its limits, agrees on a version or on
+/// none, and does not show its token.
+pub fn hello(input: &[u8]) {
+    let frame = Frame {
+        kind: Kind::Hello.number(),
+        msg_id: [1; 16],
+        corr_id: [0; 16],
+        subject: Bytes::new(),
+        payload: Bytes::copy_from_slice(input),
+    };
+    verb(&frame);
+    let Ok(Verb::Hello(hello)) = Verb::decode(&frame) else { return };
+    assert!(hello.client_name.len() <= 255 && hello.extension.len() <= 1024);
+    if let Some(version) = hello.common_version() {
+        assert!((hello.version_min..=hello.version_max).contains(&version));
+    }
+    let Some(token) = &hello.token else { return };
+    assert!(token.len() <= 4096);
+    let shown = format!("{hello:?}");
+    let secret = format!("{token:?}");
+    // Short ones may be a part of anything.
+    assert!(secret.len() < 16 || !shown.contains(&secret), "debugging shows the token");
+}
+
 /// A run of publishes says what its frames say one by one.
 fn run(input: &[u8]) {
     let Some(run) = PublishRun::look(input, FrameLimit::MAX) else { return };

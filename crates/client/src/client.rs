@@ -118,7 +118,7 @@ impl Client {
             addresses.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
         check(&limits)?;
         let (version_min, version_max) = (VERSION, VERSION);
-        let features = Features::GROUPS;
+        let features = Features(Features::GROUPS.0 | Features::RETRY_AFTER.0);
         let extension = bytes::Bytes::new();
         let (client_name, token) = (name, token.map(|secret| secret.0));
         let hello = Hello { version_min, version_max, features, client_name, token, extension };

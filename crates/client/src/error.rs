@@ -4,6 +4,7 @@
 //! are different variants and never mix.
 
 use std::io;
+use std::time::Duration;
 
 use gapless_core::link::Failure;
 use gapless_core::{Fate, LinkError, MessageError, PatternError, RejectReason};
@@ -89,6 +90,8 @@ pub struct Trouble {
     pub fate: Fate,
     /// What happened and what to do, for people.
     pub message: String,
+    /// After how long trying again makes sense, if the server says so: of what is over a quota.
+    pub retry_after: Option<Duration>,
 }
 
 impl Trouble {
@@ -100,7 +103,9 @@ impl Trouble {
 
 impl From<ErrorAnswer> for Trouble {
     fn from(answer: ErrorAnswer) -> Self {
-        Self { code: answer.code, fate: answer.fate, message: answer.message }
+        let ErrorAnswer { code, fate, message, retry_after_ms } = answer;
+        let retry_after = retry_after_ms.map(|ms| Duration::from_millis(u64::from(ms)));
+        Self { code, fate, message, retry_after }
     }
 }
 

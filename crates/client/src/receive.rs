@@ -95,7 +95,9 @@ impl Driver {
                     Some(ErrorCode::NotAuthenticated | ErrorCode::NotAuthorised) => {
                         Failure::NotAuthorised
                     }
-                    _ => Failure::Busy,
+                    _ => error.retry_after_ms.map_or(Failure::Busy, |ms| {
+                        Failure::BusyFor(Duration::from_millis(u64::from(ms)))
+                    }),
                 };
                 self.refused(why, &error.message);
             }

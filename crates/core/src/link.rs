@@ -90,6 +90,8 @@ pub enum Failure {
     Unreachable,
     /// The server answers but accepts no clients at the moment.
     Busy,
+    /// The same, and it says after how long trying again makes sense.
+    BusyFor(Duration),
     /// The server speaks no version that the client speaks.
     VersionMismatch,
     /// The server does not let this client in.
@@ -104,7 +106,7 @@ impl Failure {
     /// Whether trying again would fail in the same way.
     pub fn is_final(self) -> bool {
         match self {
-            Self::Unreachable | Self::Busy => false,
+            Self::Unreachable | Self::Busy | Self::BusyFor(_) => false,
             Self::VersionMismatch
             | Self::NotAuthorised
             | Self::OtherProtocol
@@ -498,7 +500,7 @@ impl Link {
             }
             Input::Lost => {
                 if self.status.has_connection() {
-                    self.retry_later(now, effects);
+                    self.retry_later(now, Duration::ZERO, effects);
                 }
             }
             Input::Drain { grace } => self.drain(now, grace, effects),
@@ -605,16 +607,20 @@ impl Link {
             let unacked = self.end();
             effects.push(Effect::GaveUp { why, unacked });
         } else {
-            self.retry_later(now, effects);
+            let at_least = match why {
+                Failure::BusyFor(wait) => wait,
+                _ => Duration::ZERO,
+            };
+            self.retry_later(now, at_least, effects);
         }
     }
 
     /// Even a client that was asked to leave waits before connecting to the next server: two
     /// servers that both drain would otherwise pass a client to and fro without pause.
-    fn retry_later(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn retry_later(&mut self, now: Timestamp, at_least: Duration, effects: &mut Vec<Effect>) {
         self.offline(effects);
         self.address = (self.address + 1) % self.addresses;
-        let until = now.after(self.retries.failed());
+        let until = now.after(self.retries.failed().max(at_least));
         self.status = Status::Waiting { until };
         effects.push(Effect::RetryAt { at: until });
     }
@@ -640,7 +646,7 @@ impl Link {
 
     fn leave(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         effects.push(Effect::Disconnect);
-        self.retry_later(now, effects);
+        self.retry_later(now, Duration::ZERO, effects);
     }
 
     fn tick(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {

@@ -175,6 +175,19 @@ fn every_address_is_tried_in_turn_and_waits_grow_until_a_welcome() {
     assert!(link.deadline().unwrap().0 - now <= 61, "a welcome restarts the schedule");
 }
 
+#[test]
+fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
+    let mut link = link();
+    step(&mut link, 0, Input::Start);
+    let wait = Duration::from_secs(3);
+    step(&mut link, 0, Input::Failed { why: Failure::BusyFor(wait) });
+    assert_eq!(link.deadline().unwrap().0, 3_000);
+    assert!(matches!(step(&mut link, 3_000, Input::Tick)[..], [Effect::Connect { .. }]));
+    // A shorter time than the schedule's does not make it faster.
+    step(&mut link, 3_000, Input::Failed { why: Failure::BusyFor(Duration::from_millis(1)) });
+    assert!(link.deadline().unwrap().0 >= 3_080, "{:?}", link.deadline());
+}
+
 /// One server, whose log forgets nothing and knows the publishes by their numbers.
 #[derive(Default)]
 struct Server {

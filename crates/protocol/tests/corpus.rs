@@ -89,6 +89,11 @@ fn f3_no_bytes_upset_the_decoder() {
 }
 
 #[test]
+fn f3_no_hello_upsets_the_server() {
+    run("hello", 0x2545_f491, checks::hello);
+}
+
+#[test]
 fn f3_no_frame_upsets_the_verbs() {
     run("verbs", 0x85eb_ca6b, checks::verbs);
 }

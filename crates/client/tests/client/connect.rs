@@ -259,3 +259,29 @@ trait Ignore: Sized {
 }
 
 impl Ignore for gapless_client::Publishing {}
+
+#[tokio::test]
+async fn f3_a_quota_says_when_to_come_back_and_the_client_waits_for_that() {
+    let server = Server::tcp().await;
+    let client = Client::connect_lazy(server.options()).unwrap();
+    let mut peer = server.accept().await;
+    let (hello, ids) = peer.hello().await;
+    assert!(hello.features.has(gapless_protocol::Features::RETRY_AFTER));
+    let wait = Duration::from_millis(400);
+    let over = || ErrorAnswer::new(ErrorCode::QuotaExceeded, "too many").retry_after(wait);
+    let refused = std::time::Instant::now();
+    peer.send(over(), ids).await;
+    // Its own schedule would bring it back after two milliseconds.
+    let mut peer = server.welcome().await;
+    let away = refused.elapsed() + Duration::from_millis(5);
+    assert!(away >= wait, "it came back after {away:?}");
+    let publishing = client.publish(&"orders".parse().unwrap(), Message::new("x"));
+    let (_, ids) = peer.publish().await;
+    peer.send(over(), ids).await;
+    let told = publishing.await.expect_err("over the quota");
+    let PublishError::System(trouble) = told else { panic!("{told:?}") };
+    assert_eq!(
+        (trouble.known(), trouble.retry_after),
+        (Some(ErrorCode::QuotaExceeded), Some(wait))
+    );
+}

@@ -37,6 +37,8 @@ impl Features {
     pub const GROUPS: Self = Self(1);
     /// Jobs: kinds 96 to 111. No server of version 1 offers it yet.
     pub const JOBS: Self = Self(2);
+    /// An [`ErrorAnswer`] may say after how long trying again makes sense.
+    pub const RETRY_AFTER: Self = Self(4);
 
     /// Whether frames of this kind are a part of it.
     pub fn holds(self, kind: u8) -> bool {
@@ -57,7 +59,7 @@ impl Features {
 }
 
 /// The first frame of a connection. Its layout is frozen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Hello {
     /// The lowest version the client speaks.
     pub version_min: u16,
@@ -71,6 +73,19 @@ pub struct Hello {
     pub token: Option<Bytes>,
     /// What a later version says besides; empty in version 1.
     pub extension: Bytes,
+}
+
+/// Without the token, which is a secret.
+impl core::fmt::Debug for Hello {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Hello")
+            .field("version_min", &self.version_min)
+            .field("version_max", &self.version_max)
+            .field("features", &self.features)
+            .field("client_name", &self.client_name)
+            .field("has_token", &self.token.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Hello {
@@ -189,8 +204,9 @@ impl Fields for Welcome {
     }
 }
 
-/// Something was refused or failed. Its layout is frozen. With a `corr_id` it answers that
-/// frame; without one it concerns the connection.
+/// Something was refused or failed. Its layout is frozen; what is behind the text is sent only to
+/// peers that offer [`Features::RETRY_AFTER`]. With a `corr_id` it answers that frame; without one
+/// it concerns the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorAnswer {
     /// The number in the one list; a newer peer may send one that is not in it here.
@@ -199,6 +215,8 @@ pub struct ErrorAnswer {
     pub fate: Fate,
     /// What happened and what to do, for people.
     pub message: String,
+    /// After how many milliseconds trying again makes sense, if that is known.
+    pub retry_after_ms: Option<u32>,
 }
 
 impl ErrorAnswer {
@@ -208,7 +226,17 @@ impl ErrorAnswer {
         while !message.is_char_boundary(end) {
             end -= 1;
         }
-        Self { code: code.number(), fate: code.fate(), message: message[..end].into() }
+        let message = message[..end].into();
+        Self { code: code.number(), fate: code.fate(), message, retry_after_ms: None }
+    }
+
+    /// The same, with the time after which trying again makes sense: whole milliseconds, at least
+    /// one.
+    #[must_use]
+    pub fn retry_after(mut self, wait: core::time::Duration) -> Self {
+        let ms = wait.as_micros().div_ceil(1_000).max(1);
+        self.retry_after_ms = Some(u32::try_from(ms).unwrap_or(u32::MAX));
+        self
     }
 
     /// The error in the list, if this version knows it.
@@ -218,7 +246,7 @@ impl ErrorAnswer {
 
     pub(crate) fn take_fields(payload: &mut Reader) -> Result<Self, VerbError> {
         let (code, fate) = (payload.u16("code")?, payload.fate("fate")?);
-        Ok(Self { code, fate, message: payload.text("message")? })
+        Ok(Self { code, fate, message: payload.text("message")?, retry_after_ms: None })
     }
 
     pub(crate) fn put_fields(&self, out: &mut BytesMut) {
@@ -235,11 +263,18 @@ impl ErrorAnswer {
 impl Fields for ErrorAnswer {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
-        Self::take_fields(payload)
+        let mut error = Self::take_fields(payload)?;
+        if payload.has_more() {
+            error.retry_after_ms = Some(payload.u32("retry_after_ms")?);
+        }
+        Ok(error)
     }
 
     fn put(&self, out: &mut BytesMut) {
         self.put_fields(out);
+        if let Some(ms) = self.retry_after_ms {
+            out.put_u32_le(ms);
+        }
     }
 
     fn check(&self) -> Result<(), VerbError> {

@@ -159,7 +159,7 @@ fn token() -> impl Strategy<Value = Token> {
 fn error() -> impl Strategy<Value = ErrorAnswer> {
     (any::<u16>(), any::<bool>(), "\\PC{0,40}").prop_map(|(code, unknown, message)| {
         let fate = if unknown { Fate::Unknown } else { Fate::DidNotHappen };
-        ErrorAnswer { code, fate, message }
+        ErrorAnswer { code, fate, message, retry_after_ms: None }
     })
 }
 
@@ -356,7 +356,8 @@ fn session() -> impl Strategy<Value = Verb> {
             Welcome { version, features, server_name, server_version, epoch, session, limits }
                 .into()
         }),
-        error().prop_map(Verb::from),
+        (error(), option::of(any::<u32>()))
+            .prop_map(|(error, retry_after_ms)| { ErrorAnswer { retry_after_ms, ..error }.into() }),
         bytes(64).prop_map(|echo| Ping { echo }.into()),
         bytes(64).prop_map(|echo| Pong { echo }.into()),
         any::<(u8, u32)>().prop_map(|(reason, grace_ms)| Drain {

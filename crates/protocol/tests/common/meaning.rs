@@ -126,7 +126,11 @@ pub(crate) fn error(error: &ErrorAnswer) -> Value {
         Fate::DidNotHappen => "did-not-happen",
         Fate::Unknown => "unknown",
     };
-    json!({ "code": error.code, "fate": fate, "message": error.message })
+    let mut fields = json!({ "code": error.code, "fate": fate, "message": error.message });
+    if let Some(ms) = error.retry_after_ms {
+        fields["retry_after_ms"] = ms.into();
+    }
+    fields
 }
 
 fn token(token: &Token) -> Value {

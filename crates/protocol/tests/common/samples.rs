@@ -195,7 +195,14 @@ fn session() -> Vec<(&'static str, Verb)> {
         session: 17,
         limits,
     };
-    let unknown = ErrorAnswer { code: 999, fate: Fate::Unknown, message: "from later".into() };
+    let unknown = ErrorAnswer {
+        code: 999,
+        fate: Fate::Unknown,
+        message: "from later".into(),
+        retry_after_ms: None,
+    };
+    let later = ErrorAnswer::new(ErrorCode::QuotaExceeded, "5 messages per second");
+    let later = later.retry_after(Duration::from_millis(1_500));
     let echo = Bytes::from_static(b"12345678");
     vec![
         ("hello", hello.into()),
@@ -203,6 +210,7 @@ fn session() -> Vec<(&'static str, Verb)> {
         ("welcome", welcome.into()),
         ("error", ErrorAnswer::new(ErrorCode::UnknownTopic, "there is no topic x").into()),
         ("error-of-a-newer-server", unknown.into()),
+        ("error-to-try-again-after", later.into()),
         ("ping", Ping { echo: echo.clone() }.into()),
         ("pong", Pong { echo }.into()),
         ("drain", Drain { reason: DrainReason::RESTART, grace_ms: 5000 }.into()),
