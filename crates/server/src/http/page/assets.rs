@@ -50,6 +50,7 @@ const FILES: &[File] = files! {
     "dom.js" SCRIPT,
     "format.js" SCRIPT,
     "live.js" SCRIPT,
+    "login.js" SCRIPT,
     "follow.js" SCRIPT,
     "theme.js" SCRIPT,
     "views/overview.js" SCRIPT,
@@ -63,6 +64,7 @@ const FILES: &[File] = files! {
     "views/outbox.js" SCRIPT,
     "views/cluster.js" SCRIPT,
     "views/events.js" SCRIPT,
+    "views/access.js" SCRIPT,
 };
 
 /// The name of the files' content, all together.

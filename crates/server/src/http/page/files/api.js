@@ -9,8 +9,11 @@ export class Problem extends Error {
   }
 }
 
-/** Asks, and gives the answer as JSON, or `null` if it has no content. */
-export async function ask(method, path, { json, body, headers } = {}) {
+/**
+ * Asks, and gives the answer as JSON, or `null` if it has no content. Unless it is `quiet`, an answer
+ * that asks for a login leads to the form.
+ */
+export async function ask(method, path, { json, body, headers, quiet } = {}) {
   let answer;
   try {
     answer = await fetch(path, {
@@ -32,6 +35,7 @@ export async function ask(method, path, { json, body, headers } = {}) {
   } catch {
     content = { detail: text.slice(0, 300) };
   }
+  if (answer.status === 401 && !quiet) dispatchEvent(new Event("gapless:unauthenticated"));
   if (!answer.ok) throw new Problem(answer.status, content ?? {});
   return content;
 }

@@ -6,6 +6,7 @@
 
 import { h, mark, say } from "./dom.js";
 import { Live } from "./live.js";
+import { Login } from "./login.js";
 import * as overview from "./views/overview.js";
 import * as topics from "./views/topics.js";
 import * as topic from "./views/topic.js";
@@ -17,8 +18,9 @@ import * as job from "./views/job.js";
 import * as outbox from "./views/outbox.js";
 import * as cluster from "./views/cluster.js";
 import * as events from "./views/events.js";
+import * as access from "./views/access.js";
 
-const views = { "": overview, topics, topic, subscribers, groups, group, jobs, job, outbox, cluster, events };
+const views = { "": overview, topics, topic, subscribers, groups, group, jobs, job, outbox, cluster, events, access };
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
@@ -28,6 +30,7 @@ const links = new Map();
 for (const [name, view] of Object.entries(views)) {
   if (!view.nav) continue;
   const link = h("a", { href: `#/${name}` }, view.nav);
+  link.hidden = name === "access";
   links.set(name, link);
   nav.append(link);
 }
@@ -70,7 +73,16 @@ const live = new Live(
     mark(status, "data-state", "connecting");
     say(status, "No data");
   },
+  () => login.check(),
 );
+
+const login = new Login(document.getElementById("who"), main, (isSame) => {
+  live.resume();
+  if (!isSame) go();
+}, (who) => {
+  // Where everyone may do everything there is no access to grant.
+  links.get("access").hidden = !who.required;
+});
 
 /** What the address says: `#/topics?filter=a` is the view `topics` with a parameter. */
 function placeOf(hash) {
@@ -105,7 +117,7 @@ function go() {
   shown?.close?.();
   const view = views[next.view];
   shown = view.open(next, page);
-  main.replaceChildren(shown.element);
+  main.replaceChildren(...(login.form ? [login.form] : []), shown.element);
   mark(main, "data-ready", null);
   const title = typeof view.title === "function" ? view.title(next) : view.title;
   document.title = `${title} · gapless`;
@@ -140,3 +152,4 @@ addEventListener("keydown", (event) => {
 
 addEventListener("hashchange", go);
 go();
+login.check();

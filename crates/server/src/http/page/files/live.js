@@ -12,12 +12,15 @@ const LOOK_MS = 500;
 export class Live {
   /**
    * `show(state)` gets each new state, `tell(status)` one of live, connecting, paused, and
-   * `silent(ms)` now and then for how long nothing came; 0 when something did.
+   * `silent(ms)` now and then for how long nothing came; 0 when something did. `refused()` says
+   * whether to try again when the server answered with an error, or ended the stream with one.
    */
-  constructor(show, tell, silent) {
+  constructor(show, tell, silent, refused) {
     this.show = show;
     this.tell = tell;
     this.silent = silent;
+    this.refused = refused;
+    this.stopped = false;
     this.heard = performance.now();
     this.opened = this.heard;
     this.query = null;
@@ -33,7 +36,7 @@ export class Live {
   }
 
   #look() {
-    if (document.hidden) return;
+    if (document.hidden || this.stopped) return;
     const now = performance.now();
     this.silent(now - this.heard);
     if (now - Math.max(this.heard, this.opened) >= REOPEN_MS) this.#open();
@@ -48,10 +51,31 @@ export class Live {
     this.#open();
   }
 
+  /** Goes on after it was refused. */
+  resume() {
+    this.stopped = false;
+    this.heard = performance.now();
+    this.#open();
+  }
+
+  async #refuse() {
+    this.source?.close();
+    this.source = null;
+    clearTimeout(this.retry);
+    if (await this.refused()) {
+      this.retry = setTimeout(() => this.#open(), RETRY_MS);
+    } else {
+      this.stopped = true;
+      this.silent(0);
+      this.tell("paused");
+    }
+  }
+
   #open() {
     clearTimeout(this.retry);
     this.source?.close();
     this.source = null;
+    if (this.stopped) return;
     this.opened = performance.now();
     if (document.hidden) {
       this.tell("paused");
@@ -67,11 +91,9 @@ export class Live {
     source.addEventListener("error", () => {
       this.tell("connecting");
       // A browser comes back by itself, unless the server answered with an error.
-      if (source.readyState === EventSource.CLOSED) {
-        clearTimeout(this.retry);
-        this.retry = setTimeout(() => this.#open(), RETRY_MS);
-      }
+      if (source.readyState === EventSource.CLOSED && source === this.source) this.#refuse();
     });
+    source.addEventListener("failed", () => this.#refuse());
   }
 
   #take(state) {
