@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -22,14 +23,20 @@ use crate::hash;
 use crate::policy::{ADMIN, Policy};
 use crate::quota::Usage;
 use crate::records::{Quotas, Record, RecordError};
+use crate::rules_file::{RulesFile, RulesFileError};
 use crate::sessions::{LOGIN, Passes, TICKET};
-use crate::throttle::Throttle;
+use crate::throttle::{Throttle, network};
 use crate::{CELLS, jwt};
 
 /// The name of a client that proves nothing.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 /// The name of the server itself, as far as it acts on its own.
 const SERVER: &str = "server";
+/// Why a cookie is not good.
+const LOGIN_OVER: &str = "the login is over: log in again";
+/// Passwords that wait to be checked for one address, at most: so one that sends very many does not
+/// keep others from logging in.
+const PASSWORDS_PER_ADDRESS: u32 = 8;
 /// Passwords that are checked at the same time, at most: each takes some 19 MiB of memory.
 const PASSWORDS_AT_ONCE: usize = 2;
 /// When a client that has used up a quota may try again.
@@ -42,6 +49,8 @@ pub struct AuthOptions {
     pub required: bool,
     /// What signed tokens (JWT) must have; none are accepted without.
     pub jwt: Option<jwt::JwtOptions>,
+    /// A file of roles and identities, beside those of the store.
+    pub rules_file: Option<PathBuf>,
     /// How many bytes of the audit are kept in the topic `$audit.log`; none keeps nothing.
     pub audit_bytes: Option<u64>,
 }
@@ -56,6 +65,9 @@ pub enum AuthError {
     /// The keys of signed tokens cannot be read.
     #[error(transparent)]
     Keys(#[from] jwt::KeysError),
+    /// The file of roles and identities cannot be used.
+    #[error(transparent)]
+    Rules(#[from] RulesFileError),
     /// The topic of the audit cannot be created.
     #[error("the audit cannot be kept: {0}")]
     Audit(#[from] TopicError),
@@ -102,6 +114,11 @@ pub(crate) enum Claim {
     Owner(u32),
     Server,
     Signed(jwt::Claims),
+    /// A login of the page: good while its pass is there and what it stands for is.
+    Login {
+        pass: String,
+        of: Box<Self>,
+    },
 }
 
 /// The identity behind a claim, with the records of one moment.
@@ -126,6 +143,7 @@ pub(crate) struct Inner {
     audit: Audit,
     required: bool,
     keys: Option<jwt::Keys>,
+    rules: Option<RulesFile>,
     policy: RwLock<Arc<Policy>>,
     /// Held while records are changed, so that the policy follows their order.
     pub(crate) changing: Mutex<()>,
@@ -134,6 +152,8 @@ pub(crate) struct Inner {
     pub(crate) logins: Mutex<Passes<Claim>>,
     pub(crate) tickets: Mutex<Passes<Claim>>,
     passwords: Semaphore,
+    /// How many passwords wait, by address.
+    waiting: Mutex<BTreeMap<IpAddr, u32>>,
     usages: Mutex<BTreeMap<String, Arc<Usage>>>,
     /// What most connections have in common, once.
     nothing: Arc<Claim>,
@@ -153,16 +173,15 @@ impl Auth {
     /// # Errors
     /// When one of them, or the keys of signed tokens, cannot be read.
     pub fn open(broker: &Broker, options: AuthOptions) -> Result<Self, AuthError> {
-        let mut policy = Policy::default();
-        for (cell, value) in broker.cells_under(CELLS.as_bytes()) {
-            policy.put(Record::decode(&cell, &value)?);
-        }
+        let rules = options.rules_file.map(RulesFile::open).transpose()?;
+        let policy = read_policy(broker, rules.as_ref())?;
         let keys = options.jwt.map(jwt::Keys::open).transpose()?;
         let inner = Inner {
             broker: broker.clone(),
             audit: Audit::open(broker, options.audit_bytes)?,
             required: options.required,
             keys,
+            rules,
             policy: RwLock::new(Arc::new(policy)),
             changing: Mutex::default(),
             changed: watch::Sender::new(0),
@@ -170,6 +189,7 @@ impl Auth {
             logins: Mutex::new(Passes::new(LOGIN)),
             tickets: Mutex::new(Passes::new(TICKET)),
             passwords: Semaphore::new(PASSWORDS_AT_ONCE),
+            waiting: Mutex::default(),
             usages: Mutex::default(),
             nothing: Arc::new(Claim::Nothing),
             stranger: Arc::new(Who { everything: false, ..everything(ANONYMOUS) }),
@@ -237,17 +257,18 @@ impl Auth {
                 .take(text, now)
                 .ok_or("the ticket is not valid, or was used before"),
             Proof::Cookie(text) => {
-                lock(&self.inner.logins).find(text, now).ok_or("the login is over: log in again")
+                let found = lock(&self.inner.logins).find(text, now).ok_or(LOGIN_OVER)?;
+                Ok(Claim::Login { pass: hash::hash(text), of: Box::new(found) })
             }
         }
     }
 
     /// Notes a failed login; returns how long the answer waits.
     pub(crate) fn refuse(&self, why: &'static str, counts: bool, from: &str) -> Refused {
-        let address = from.parse::<std::net::SocketAddr>().map(|from| from.ip());
-        let address: Option<IpAddr> = address.or_else(|_| from.parse()).ok();
         let now = self.inner.broker.monotonic();
-        let delay = address.filter(|_| counts).map(|it| lock(&self.inner.throttle).failed(it, now));
+        let delay = address_of(from)
+            .filter(|_| counts)
+            .map(|it| lock(&self.inner.throttle).failed(it, now));
         self.audit("audit.refused", &[("from", json!(from)), ("why", json!(why))]);
         Refused { why, delay: delay.unwrap_or_default() }
     }
@@ -257,6 +278,9 @@ impl Auth {
     /// # Errors
     /// When the name or the password is wrong.
     pub async fn login(&self, name: &str, password: String, from: &str) -> Result<Caller, Refused> {
+        let Some(_waits) = Waits::begin(&self.inner, address_of(from)) else {
+            return Err(self.refuse("too many logins of this address at once", true, from));
+        };
         // The semaphore is never closed.
         let _permit = self.inner.passwords.acquire().await;
         let hashed = self.policy().identities.get(name).and_then(|it| it.password.clone());
@@ -274,6 +298,27 @@ impl Auth {
             Ok(Caller::new(self.clone(), Arc::new(claim), who, from.into()))
         });
         caller.map_err(|why| self.refuse(why, true, from))
+    }
+
+    /// Ends the login of a cookie, and with it the streams that were opened with it.
+    pub fn logout(&self, cookie: &str) {
+        let now = self.inner.broker.monotonic();
+        if lock(&self.inner.logins).take(cookie, now).is_some() {
+            self.tell_change();
+        }
+    }
+
+    /// Ends the logins of a name that were made with its password.
+    pub(crate) fn end_logins(&self, name: &str) {
+        let now = self.inner.broker.monotonic();
+        let of_name = |claim: &Claim| matches!(claim, Claim::Name(of) if of == name);
+        if lock(&self.inner.logins).forget(now, of_name) {
+            self.tell_change();
+        }
+    }
+
+    fn tell_change(&self) {
+        self.inner.changed.send_modify(|number| *number += 1);
     }
 
     /// Signals each change; its value is the number of the change.
@@ -294,17 +339,30 @@ impl Auth {
         self.inner.changed.send_modify(|number| *number += 1);
     }
 
+    /// Reads all records again, of the store and of the file.
+    fn read_again(&self) {
+        let _order = lock(&self.inner.changing);
+        match read_policy(&self.inner.broker, self.inner.rules.as_ref()) {
+            Ok(policy) => self.set_policy(policy),
+            Err(error) => tracing::error!(%error, "the former rules stay in force"),
+        }
+    }
+
     /// Called about once a second: ends what is over by now, and looks at files and quotas.
     pub fn tick(&self) {
         let now = self.inner.broker.now();
         let before = std::mem::replace(&mut *lock(&self.inner.looked), now);
+        if self.inner.rules.as_ref().is_some_and(RulesFile::reload) {
+            self.read_again();
+        }
         let policy = self.policy();
         let mut ends = policy.tokens.values().filter_map(|token| token.expires());
         let ended = ends.any(|end| before < end && end <= now);
         let reloaded = self.inner.keys.as_ref().is_some_and(jwt::Keys::reload);
         let signed = self.inner.keys.is_some();
-        if ended || reloaded || signed {
-            self.inner.changed.send_modify(|number| *number += 1);
+        let over = lock(&self.inner.logins).forget(self.inner.broker.monotonic(), |_| false);
+        if ended || reloaded || signed || over {
+            self.tell_change();
         }
         self.measure(&policy);
     }
@@ -381,11 +439,72 @@ impl Inner {
                 Ok(Arc::new(Who { everything: false, grants, ..own }))
             }
             Claim::Server => Ok(Arc::new(everything(SERVER))),
+            Claim::Login { pass, of } => {
+                let now = self.broker.monotonic();
+                lock(&self.logins).rest_of(pass, now).ok_or(LOGIN_OVER)?;
+                self.who(of)
+            }
             Claim::Signed(claims) => {
                 if is_expired(Some(claims.expires), self.broker.now()) {
                     return Err("the token has expired");
                 }
+                if !self.keys.as_ref().is_some_and(|keys| keys.has_key_of(claims)) {
+                    return Err("the key that signed the token is not in force any more");
+                }
                 self.named(&policy, &claims.name, &claims.roles).ok_or(unknown)
+            }
+        }
+    }
+}
+
+/// All records: those of the store, and over them those of the file.
+fn read_policy(broker: &Broker, rules: Option<&RulesFile>) -> Result<Policy, RecordError> {
+    let mut policy = Policy::default();
+    for (cell, value) in broker.cells_under(CELLS.as_bytes()) {
+        policy.put(Record::decode(&cell, &value)?);
+    }
+    Ok(match rules {
+        Some(rules) => policy.with_file(&rules.records()),
+        None => policy,
+    })
+}
+
+/// The address in the text form of a peer; none for a Unix socket.
+fn address_of(from: &str) -> Option<IpAddr> {
+    let address = from.parse::<std::net::SocketAddr>().map(|from| from.ip());
+    address.or_else(|_| from.parse()).ok()
+}
+
+/// A password that waits to be checked; its address is forgotten with the last.
+struct Waits<'a> {
+    inner: &'a Inner,
+    network: Option<IpAddr>,
+}
+
+impl<'a> Waits<'a> {
+    /// `None` when too many of the address wait already.
+    fn begin(inner: &'a Inner, address: Option<IpAddr>) -> Option<Self> {
+        let network = address.map(network);
+        if let Some(network) = network {
+            let mut waiting = lock(&inner.waiting);
+            let count = waiting.entry(network).or_default();
+            if *count >= PASSWORDS_PER_ADDRESS {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Self { inner, network })
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let Some(network) = self.network else { return };
+        let mut waiting = lock(&self.inner.waiting);
+        if let Some(count) = waiting.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                waiting.remove(&network);
             }
         }
     }

@@ -11,7 +11,7 @@ use gapless_core::{Pattern, PatternError, PublishOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::auth::{Auth, lock};
+use crate::auth::{Auth, Claim, lock};
 use crate::caller::{Caller, Denied};
 use crate::hash::{self, NoRandomness};
 use crate::policy::{Policy, is_built_in};
@@ -155,7 +155,7 @@ impl Caller {
     /// Says why not.
     pub fn command(&self, command: Command) -> Result<Value, CommandError> {
         match &command {
-            Command::WhoAmI {} => return Ok(json!({ "name": self.name(), "from": self.from() })),
+            Command::WhoAmI {} => return Ok(self.who_am_i()),
             Command::Ticket {} => return self.ticket(),
             // Each identity may see its own record.
             Command::Check { name, .. } if name == self.name() => {}
@@ -170,6 +170,18 @@ impl Caller {
             self.auth().audit("audit.changed", &fields);
         }
         Ok(done)
+    }
+
+    fn who_am_i(&self) -> Value {
+        let required = self.auth().is_required();
+        let mut who = json!({ "name": self.name(), "from": self.from(), "required": required });
+        if let Claim::Login { pass, .. } = self.claim() {
+            let inner = &self.auth().inner;
+            let rest = lock(&inner.logins).rest_of(pass, inner.broker.monotonic());
+            who["login"] = true.into();
+            who["login_ends_in_ms"] = rest.map(|rest| rest.as_millis() as u64).into();
+        }
+        who
     }
 
     fn ticket(&self) -> Result<Value, CommandError> {
@@ -209,7 +221,7 @@ fn run(auth: &Auth, command: Command) -> Result<Value, CommandError> {
         }
         Command::TokenRevoke { id } => token_revoke(auth, &id),
         Command::RoleSet { role, rules } => change(auth, |policy| {
-            fixed(&role)?;
+            fixed(policy, &role)?;
             let role = Arc::new(Role::new(&role, rules_of(&rules)?)?);
             let record = Record::Role(Arc::clone(&role));
             room(
@@ -222,7 +234,7 @@ fn run(auth: &Auth, command: Command) -> Result<Value, CommandError> {
             Ok((role_json(&role), vec![Change::Put(record)]))
         }),
         Command::RoleRemove { role } => change(auth, |policy| {
-            fixed(&role)?;
+            fixed(policy, &role)?;
             let holder = policy.identities.iter().find(|(_, it)| it.roles.contains(&role));
             if let Some((name, _)) = holder {
                 return Err(CommandError::Bad(format!(
@@ -239,6 +251,7 @@ fn run(auth: &Auth, command: Command) -> Result<Value, CommandError> {
         }
         Command::IdentitySet { name, roles, quotas } => change(auth, |policy| {
             check_name(&name)?;
+            fixed_identity(policy, &name)?;
             let known = policy.identities.get(&name).cloned();
             room(known.is_some(), policy.identities.len(), IDENTITIES_MAX, "identities")?;
             let known = known.unwrap_or_default();
@@ -249,6 +262,7 @@ fn run(auth: &Auth, command: Command) -> Result<Value, CommandError> {
             Ok((identity_json(&name, &identity), vec![Change::Put(record)]))
         }),
         Command::IdentityRemove { name } => change(auth, |policy| {
+            fixed_identity(policy, &name)?;
             policy.identities.remove(&name).ok_or_else(|| unknown("identity", &name))?;
             let mut changes = vec![Change::Remove("identity", name.clone())];
             let mine = policy.tokens.iter().filter(|(_, token)| token.name == name);
@@ -268,14 +282,20 @@ fn run(auth: &Auth, command: Command) -> Result<Value, CommandError> {
                 return Err(CommandError::Bad(why));
             }
             let hashed = hash::hash_password(&password)?;
-            change(auth, |policy| {
+            let done = change(auth, |policy| {
                 let known =
                     policy.identities.get(&name).ok_or_else(|| unknown("identity", &name))?;
-                let identity = Identity { password: Some(hashed), ..known.clone() };
+                let mut identity = Identity { password: Some(hashed), ..known.clone() };
+                policy.put(Record::Identity(name.clone(), identity.clone()));
+                if policy.is_fixed_identity(&name) {
+                    // The store keeps the password only: rights end with the file's.
+                    (identity.roles, identity.quotas) = (Vec::new(), Quotas::default());
+                }
                 let record = Record::Identity(name.clone(), identity);
-                policy.put(record.clone());
                 Ok((json!({ "name": name, "password": true }), vec![Change::Put(record)]))
-            })
+            })?;
+            auth.end_logins(&name);
+            Ok(done)
         }
     }
 }
@@ -346,8 +366,8 @@ fn check(auth: &Auth, name: &str, right: &str, on: &str) -> Result<Value, Comman
     let topic = pattern.as_name();
     let asked = topic.as_ref().map_or(On::All(&pattern), On::Name);
     let claim = match name {
-        crate::auth::ANONYMOUS => crate::auth::Claim::Nothing,
-        name => crate::auth::Claim::Name(name.to_owned()),
+        crate::auth::ANONYMOUS => Claim::Nothing,
+        name => Claim::Name(name.to_owned()),
     };
     let who = auth.inner.who(&claim).map_err(|_| unknown("identity", name))?;
     let caller = Caller::new(auth.clone(), Arc::new(claim), who, "".into());
@@ -416,7 +436,21 @@ fn room(known: bool, count: usize, limit: usize, what: &'static str) -> Result<(
     if known || count < limit { Ok(()) } else { Err(CommandError::TooMany { what, limit }) }
 }
 
-fn fixed(role: &str) -> Result<(), CommandError> {
+/// That an identity of the file is changed there.
+fn fixed_identity(policy: &Policy, name: &str) -> Result<(), CommandError> {
+    if policy.is_fixed_identity(name) {
+        return Err(CommandError::Bad(format!(
+            "{name} is in the file auth.rules_file: change it there"
+        )));
+    }
+    Ok(())
+}
+
+fn fixed(policy: &Policy, role: &str) -> Result<(), CommandError> {
+    if policy.is_fixed_role(role) {
+        let why = format!("the role {role} is in the file auth.rules_file: change it there");
+        return Err(CommandError::Bad(why));
+    }
     if is_built_in(role) {
         return Err(CommandError::Bad(format!(
             "the role {role} is built in and cannot be changed"

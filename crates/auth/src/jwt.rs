@@ -57,6 +57,8 @@ pub(crate) struct Claims {
     pub(crate) name: String,
     pub(crate) roles: Vec<String>,
     pub(crate) expires: Timestamp,
+    /// The key that signed it: without it the token is good no more.
+    key: [u8; 32],
 }
 
 /// The keys, and what tokens must have.
@@ -172,10 +174,16 @@ impl Keys {
         }
     }
 
+    /// Whether the key that signed a token is still in the file.
+    pub(crate) fn has_key_of(&self, claims: &Claims) -> bool {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.1.iter().any(|key| key.mark() == claims.key)
+    }
+
     /// What a token says, if a key signed it and it is in force.
     pub(crate) fn verify(&self, text: &str, now: Timestamp) -> Result<Claims, &'static str> {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
-        let payload = signed_payload(text, &loaded.1).ok_or("the token is not valid")?;
+        let (key, payload) = signed_payload(text, &loaded.1).ok_or("the token is not valid")?;
         drop(loaded);
         let seconds = now.0 / 1000;
         if payload.exp <= seconds {
@@ -202,7 +210,7 @@ impl Keys {
             return Err("the token's subject or roles cannot be used");
         }
         let expires = Timestamp(payload.exp.saturating_mul(1000));
-        Ok(Claims { name: payload.sub, roles: payload.roles, expires })
+        Ok(Claims { name: payload.sub, roles: payload.roles, expires, key })
     }
 }
 
@@ -238,6 +246,23 @@ fn key(json: JsonKey) -> Result<Key, String> {
 }
 
 impl Key {
+    /// What tells it from others.
+    fn mark(&self) -> [u8; 32] {
+        let mut hashed = ring::digest::Context::new(&ring::digest::SHA256);
+        hashed.update(self.algorithm().as_bytes());
+        match &self.public {
+            Public::Ed25519(key) | Public::P256(key) => hashed.update(key),
+            Public::Rsa { n, e } => {
+                hashed.update(&(n.len() as u64).to_le_bytes());
+                hashed.update(n);
+                hashed.update(e);
+            }
+        }
+        let mut mark = [0; 32];
+        mark.copy_from_slice(hashed.finish().as_ref());
+        mark
+    }
+
     fn algorithm(&self) -> &'static str {
         match self.public {
             Public::Ed25519(_) => "EdDSA",
@@ -265,7 +290,7 @@ impl Key {
 }
 
 /// What is in a token, if one of the keys signed it.
-fn signed_payload(text: &str, keys: &[Key]) -> Option<Payload> {
+fn signed_payload(text: &str, keys: &[Key]) -> Option<([u8; 32], Payload)> {
     if text.len() > TOKEN_BYTES_MAX {
         return None;
     }
@@ -280,11 +305,9 @@ fn signed_payload(text: &str, keys: &[Key]) -> Option<Payload> {
     let signature = part(signature)?;
     let fits =
         |key: &&Key| key.algorithm() == head.alg && (head.kid.is_none() || head.kid == key.id);
-    let signed = keys.iter().filter(fits).any(|key| key.signed(message.as_bytes(), &signature));
-    if !signed {
-        return None;
-    }
-    serde_json::from_slice(&part(payload)?).ok()
+    let signed = |key: &&Key| key.signed(message.as_bytes(), &signature);
+    let key = keys.iter().filter(fits).find(signed)?;
+    Some((key.mark(), serde_json::from_slice(&part(payload)?).ok()?))
 }
 
 #[cfg(test)]
@@ -460,9 +483,12 @@ mod tests {
         };
         change("{", 1);
         assert!(!keys.reload() && keys.verify(&old.sign(&header, &payload()), NOW).is_ok());
+        let before = keys.verify(&old.sign(&header, &payload()), NOW).expect("a good token");
+        assert!(keys.has_key_of(&before));
         change(&new.key_set().to_string(), 2);
         assert!(keys.reload() && keys.verify(&new.sign(&header, &payload()), NOW).is_ok());
         assert!(keys.verify(&old.sign(&header, &payload()), NOW).is_err());
+        assert!(!keys.has_key_of(&before), "what was let in by a key ends with it");
         assert!(!keys.reload());
     }
 }

@@ -13,6 +13,7 @@ pub mod jwt;
 mod policy;
 mod quota;
 mod records;
+mod rules_file;
 mod sessions;
 mod throttle;
 
@@ -21,6 +22,7 @@ pub use caller::{Caller, Denied, Lost};
 pub use command::{Command, CommandError};
 pub use quota::{Held, OverQuota};
 pub use records::{Quotas, RecordError};
+pub use rules_file::RulesFileError;
 
 /// The prefix of all cells that belong to this crate; no listener shows or changes them as cells.
 pub const CELLS: &str = "$auth/";

@@ -1,6 +1,6 @@
 //! All records at one moment. It is replaced as a whole when any of them changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gapless_core::rights::{Grants, Role, Rule};
@@ -24,6 +24,9 @@ pub(crate) struct Policy {
     pub(crate) roles: BTreeMap<String, Arc<Role>>,
     pub(crate) identities: BTreeMap<String, Identity>,
     pub(crate) tokens: BTreeMap<String, Token>,
+    /// Names of roles that are in a file, and of identities.
+    fixed_roles: BTreeSet<String>,
+    fixed_identities: BTreeSet<String>,
 }
 
 impl Default for Policy {
@@ -34,7 +37,14 @@ impl Default for Policy {
             ((*name).to_owned(), Arc::new(role))
         };
         let roles = BUILT_IN.iter().map(role).collect();
-        Self { roles, identities: BTreeMap::new(), tokens: BTreeMap::new() }
+        let fixed = BTreeSet::new();
+        Self {
+            roles,
+            identities: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            fixed_roles: fixed.clone(),
+            fixed_identities: fixed,
+        }
     }
 }
 
@@ -56,6 +66,37 @@ impl Policy {
                 self.tokens.insert(id, token);
             }
         }
+    }
+
+    /// Puts what a file has over what the store has. A password stays the store's.
+    #[must_use]
+    pub(crate) fn with_file(mut self, records: &[Record]) -> Self {
+        for record in records {
+            let mut record = record.clone();
+            match &mut record {
+                Record::Role(role) => {
+                    self.fixed_roles.insert(role.name().to_owned());
+                }
+                Record::Identity(name, identity) => {
+                    let known = self.identities.get(name);
+                    identity.password = known.and_then(|known| known.password.clone());
+                    self.fixed_identities.insert(name.clone());
+                }
+                Record::Token(..) => continue,
+            }
+            self.put(record);
+        }
+        self
+    }
+
+    /// Whether a role is in the file.
+    pub(crate) fn is_fixed_role(&self, role: &str) -> bool {
+        self.fixed_roles.contains(role)
+    }
+
+    /// Whether an identity is in the file.
+    pub(crate) fn is_fixed_identity(&self, name: &str) -> bool {
+        self.fixed_identities.contains(name)
     }
 
     /// What these roles allow. A role that does not exist allows nothing.

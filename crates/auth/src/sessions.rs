@@ -51,6 +51,20 @@ impl<T: Clone> Passes<T> {
         (*until > now).then(|| meaning.clone())
     }
 
+    /// For how long what has this hash is still good.
+    pub(crate) fn rest_of(&self, hash: &str, now: Duration) -> Option<Duration> {
+        let (until, _) = self.kept.get(hash)?;
+        until.checked_sub(now).filter(|rest| !rest.is_zero())
+    }
+
+    /// Forgets what is over, and what stands for something that is not wanted any more; returns
+    /// whether there was any.
+    pub(crate) fn forget(&mut self, now: Duration, unwanted: impl Fn(&T) -> bool) -> bool {
+        let before = self.kept.len();
+        self.kept.retain(|_, (until, meaning)| *until > now && !unwanted(meaning));
+        self.kept.len() < before
+    }
+
     /// The same, and it is good no more.
     pub(crate) fn take(&mut self, secret: &str, now: Duration) -> Option<T> {
         let found = self.find(secret, now);
@@ -77,5 +91,21 @@ mod tests {
         }
         assert_eq!(passes.add("z", at(3)).unwrap(), None);
         assert!(passes.add("z", at(40)).unwrap().is_some(), "those that are over make room");
+    }
+
+    #[test]
+    fn what_is_over_and_what_is_unwanted_is_forgotten() {
+        let mut passes = Passes::new(TICKET);
+        let at = Duration::from_secs;
+        let first = passes.add("x", at(0)).unwrap().expect("room");
+        let second = passes.add("y", at(10)).unwrap().expect("room");
+        let key = hash::hash(&first);
+        assert_eq!(passes.rest_of(&key, at(20)), Some(at(10)));
+        assert_eq!(passes.rest_of(&key, at(30)), None);
+        assert!(!passes.forget(at(29), |_| false));
+        assert!(passes.forget(at(30), |_| false));
+        assert_eq!(passes.find(&second, at(30)), Some("y"));
+        assert!(passes.forget(at(30), |it| *it == "y"));
+        assert_eq!(passes.find(&second, at(30)), None);
     }
 }

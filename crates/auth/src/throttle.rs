@@ -44,7 +44,8 @@ impl Throttle {
     }
 }
 
-fn network(address: IpAddr) -> IpAddr {
+/// What counts as one address.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

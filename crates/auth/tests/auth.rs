@@ -412,3 +412,61 @@ fn f3_a_hundred_thousand_wrong_tokens_do_not_slow_down_others() {
     let grown = rss().saturating_sub(before);
     assert!(grown < 32 * 1024 * 1024, "{grown} bytes are held for them");
 }
+
+#[test]
+fn f3_rules_in_a_file_hold_beside_those_of_the_store_and_change_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.toml");
+    let write = |rules: &str, seconds: u64| {
+        std::fs::write(&file, rules).unwrap();
+        let at = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        std::fs::File::open(&file).unwrap().set_modified(at).unwrap();
+    };
+    write(
+        "[roles]\nreader = ['allow subscribe on orders.>']\n[identities.app]\nroles = ['reader']\n",
+        1,
+    );
+    let broker = Broker::open(BrokerOptions::new(folder.path().join("data"))).expect("a broker");
+    let options =
+        AuthOptions { required: true, rules_file: Some(file.clone()), ..AuthOptions::default() };
+    let auth = Auth::open(&broker, options.clone()).expect("records");
+    let stored = writer(&auth);
+    let admin = auth.server();
+    let made = command(&admin, json!({ "do": "token_create", "name": "app" })).expect("a token");
+    let token = made["token"].as_str().expect("a token").to_owned();
+    let caller = || auth.caller(Proof::Token(&token), "test");
+    let orders = Pattern::parse("orders.>").unwrap();
+    assert!(caller().expect("let in").may_all(Right::Subscribe, &orders).is_ok());
+    // What is in the file is changed there.
+    for change in [
+        json!({ "do": "role_set", "role": "reader", "rules": ["allow * on >"] }),
+        json!({ "do": "role_remove", "role": "reader" }),
+        json!({ "do": "identity_set", "name": "app", "roles": ["admin"] }),
+        json!({ "do": "identity_remove", "name": "app" }),
+    ] {
+        let told = command(&admin, change).expect_err("refused").to_string();
+        assert!(told.contains("auth.rules_file"), "{told}");
+    }
+    let set = json!({ "do": "password_set", "name": "app", "password": "correct horse" });
+    command(&admin, set).expect("passwords are the store's");
+    assert!(caller().expect("let in").may_all(Right::Subscribe, &orders).is_ok());
+
+    write("[roles]\nreader = [", 2);
+    auth.tick();
+    assert!(caller().expect("the former rules").may_all(Right::Subscribe, &orders).is_ok());
+    let mut open = caller().expect("let in");
+    write("[roles]\nreader = []\n[identities.app]\nroles = ['reader']\n", 3);
+    auth.tick();
+    open.refresh().expect("it is still known");
+    assert!(open.may_all(Right::Subscribe, &orders).is_err(), "an open connection notices");
+    write("", 4);
+    auth.tick();
+    // The store has its password, and no role of it.
+    assert!(caller().expect("let in").may_all(Right::Subscribe, &orders).is_err());
+    let mut shop = auth.caller(Proof::Token(&stored), "test").expect("the store's own");
+    assert!(shop.may_publish(&topic("orders.eu")).is_ok());
+
+    write("[roles]\nadmin = []\n", 5);
+    let told = Auth::open(&broker, options).err().expect("not at a start").to_string();
+    assert!(told.contains("rules.toml") && told.contains("built in"), "{told}");
+}

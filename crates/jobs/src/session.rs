@@ -42,6 +42,8 @@ const HELLO_WAIT: Duration = Duration::from_secs(5);
 const PIECE_WAIT: Duration = Duration::from_secs(60);
 /// How long the other side may take nothing of what is written to it.
 const WRITE_WAIT: Duration = Duration::from_secs(120);
+/// How long a client whose right was taken away has to take the reason.
+const LAST_WORDS_WAIT: Duration = Duration::from_millis(500);
 
 /// The answer to what concerns no single job.
 const ACCEPTED: JobAnswer =
@@ -102,11 +104,17 @@ where
     let (passed, mut back) = mpsc::channel(PASSED_MAX);
     let forward = Forward::new(&leader, &hello, passed);
     let reader = read_all(&mut input, session, (&leader, &admitted, forward, &owed), replies);
-    let writer = write_all(&mut output, (&mut tells, &mut more, &mut back), &leader, &owed);
+    let channels = (&mut tells, &mut more, &mut back);
+    let writer = write_all(&mut output, channels, admitted.lost(), &leader, &owed);
     let ended = tokio::select! {
         ended = reader => ended,
         ended = writer => ended,
-        why = admitted.lost() => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
+        // The writer says why and ends, unless the client takes nothing.
+        why = async {
+            let why = admitted.lost().await;
+            clock::pause(LAST_WORDS_WAIT).await;
+            why
+        } => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
     };
     let _ = leader.ask(session, Ask::Gone).await;
     ended
@@ -423,13 +431,19 @@ async fn write_all<W: AsyncWrite + Unpin, R: Room>(
         &mut mpsc::Receiver<Reply>,
         &mut mpsc::Receiver<Option<Reply>>,
     ),
+    lost: impl Future<Output = String>,
     leader: &Leader,
     owed: &Owed<R>,
 ) -> io::Result<()> {
+    let mut lost = std::pin::pin!(lost);
     let mut wait = BytesMut::new();
     loop {
         let mut open = true;
         tokio::select! {
+            why = &mut lost => {
+                put_error(&mut wait, [0; 16], &why);
+                open = false;
+            },
             tell = tells.recv() => match tell {
                 Some(tell) => open = put_tell(&mut wait, tell, leader, owed).await,
                 None => return Ok(()),

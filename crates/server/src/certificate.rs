@@ -16,13 +16,16 @@ use x509_cert::ext::pkix::name::GeneralName;
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
 /// When a certificate ends, since 1970.
-pub(crate) fn expires(der: &[u8]) -> Result<Duration, Error> {
+///
+/// # Errors
+/// When the bytes are not a certificate.
+pub fn expires(der: &[u8]) -> Result<Duration, Error> {
     let certificate = Certificate::from_der(der)?;
     Ok(certificate.tbs_certificate.validity.not_after.to_unix_duration())
 }
 
 /// The name in a certificate, if it has one.
-pub(crate) fn name(der: &[u8]) -> Option<String> {
+pub fn name(der: &[u8]) -> Option<String> {
     let certificate = Certificate::from_der(der).ok()?.tbs_certificate;
     let parts = certificate.subject.0.iter().flat_map(|part| part.0.iter());
     let common = parts.filter(|part| part.oid == COMMON_NAME).find_map(|part| text(&part.value));

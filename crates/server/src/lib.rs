@@ -2,7 +2,7 @@
 
 mod answers;
 mod budget;
-mod certificate;
+pub mod certificate;
 mod cluster;
 mod connections;
 pub mod http;
@@ -11,6 +11,7 @@ mod machine;
 pub mod native;
 mod numbered;
 mod process;
+mod read_ahead;
 mod sessions;
 mod sockets;
 mod tls;

@@ -1,282 +1,18 @@
-//! Who may do what, from outside: the same rights on the native protocol and over HTTP, verb by
-//! verb and path by path; and what happens to connections when rights change.
+//! Who may do what, from outside: the same rights on the native protocol and over HTTP; and what
+//! happens to connections when rights change. Verb by verb and path by path: `rights_matrix.rs`.
 
 mod common;
 #[path = "common/http.rs"]
 mod http;
-
-use std::net::SocketAddr;
+#[path = "common/secured.rs"]
+mod secured;
 
 use common::{Peer, Socket, code, create, hello, name, pattern, publish, rejected, subscribe};
-use gapless_auth::{Auth, AuthOptions, Command};
-use gapless_broker::{Broker, BrokerOptions};
-use gapless_core::{
-    Durability, ExpectCell, GroupSettings, GroupStart, LetterFilter, Message, RejectReason, Seq,
-    TopicSettings,
-};
-use gapless_jobs::{Leader, LeaderOptions};
+use gapless_core::{ExpectCell, Message, RejectReason, Seq, TopicSettings};
 use gapless_protocol::*;
-use gapless_server::http::{HttpListener, HttpOptions};
-use gapless_server::native::{NativeListener, NativeOptions};
 use http::Request;
+use secured::{EVERYTHING, JOB, JobPeer, Server, job_credit, refused};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::runtime::Runtime;
-
-/// A broker with both APIs, at which clients must prove who they are.
-struct Server {
-    runtime: Runtime,
-    auth: Auth,
-    native: NativeListener,
-    http: HttpListener,
-    folder: TempDir,
-}
-
-impl Server {
-    fn open() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut options = BrokerOptions::new(folder.path().join("data"));
-        options.defaults.durability = Durability::Written;
-        let broker = Broker::open(options).expect("a broker");
-        let auth = AuthOptions { required: true, ..AuthOptions::default() };
-        let auth = Auth::open(&broker, auth).expect("records");
-        let runtime = gapless_server::runtime().expect("a runtime");
-        let socket = folder.path().join("socket");
-        let (native, http) = runtime.block_on(async {
-            let options = NativeOptions::default();
-            let any = Some("127.0.0.1:0");
-            let limits = gapless_core::job::leader::Limits::default();
-            let jobs = Leader::start(&broker, LeaderOptions { limits }).await.expect("a leader");
-            let native = NativeListener::open_for(
-                auth.clone(),
-                Some(jobs.clone()),
-                options,
-                any,
-                Some(&socket),
-            )
-            .await;
-            let options = HttpOptions { long_poll: http::DEADLINE, ..HttpOptions::default() };
-            let mut http = HttpListener::listen(options, "127.0.0.1:0").await.expect("a listener");
-            http.leads(jobs);
-            http.serve_for(auth.clone(), None);
-            (native.expect("a listener"), http)
-        });
-        Self { runtime, auth, native, http, folder }
-    }
-
-    fn command(&self, json: &Value) -> Value {
-        let command = Command::parse(json.to_string().as_bytes()).expect("a command");
-        self.auth.server().command(command).expect("it is done")
-    }
-
-    /// A token of a new identity with a role of these rules.
-    fn token(&self, name: &str, rules: &[&str]) -> String {
-        self.command(&json!({ "do": "role_set", "role": name, "rules": rules }));
-        let made = self.command(&json!({ "do": "token_create", "name": name, "roles": [name] }));
-        made["token"].as_str().expect("a token").to_owned()
-    }
-
-    fn native_address(&self) -> SocketAddr {
-        self.native.tcp_address().expect("it listens")
-    }
-
-    fn silent(&self) -> Peer {
-        let stream = std::net::TcpStream::connect(self.native_address()).expect("a connection");
-        Peer::new(Socket::Tcp(stream))
-    }
-
-    fn peer(&self, token: &str) -> Peer {
-        let mut peer = self.silent();
-        let greeted = peer.ask(Hello { token: Some(token.to_owned().into()), ..hello() });
-        assert!(matches!(greeted, Verb::Welcome(_)), "{greeted:?}");
-        peer
-    }
-
-    fn send(&self, token: &str, request: Request) -> http::Answer {
-        let request = request.header("Authorization", &format!("Bearer {token}"));
-        http::Client::connect(self.http.address()).send(&request)
-    }
-
-    fn get(&self, token: &str, path: &str) -> http::Answer {
-        self.send(token, Request::new("GET", path))
-    }
-}
-
-const EVERYTHING: &[&str] = &["allow * on >"];
-
-/// What can be asked of the native protocol, once each, about `t`, group `g` and the server.
-fn verbs() -> Vec<Verb> {
-    let (t, g) = (name("t"), name("g"));
-    let settings = TopicSettings::default();
-    let groups = GroupSettings::new(pattern("t"));
-    let filter = LetterFilter::default;
-    let part = CommitPart {
-        topic: t.clone(),
-        expect: None,
-        records: common::records(&[Message::new("x")]),
-    };
-    let cell =
-        CellWrite { name: "c".into(), value: Some("1".into()), expect: ExpectCell::Anything };
-    vec![
-        create("t").into(),
-        TopicConfigure { topic: t.clone(), settings }.into(),
-        TopicDescribe { topic: t.clone() }.into(),
-        publish("t", &[Message::new("x")]).into(),
-        Commit { parts: vec![part], ..Commit::default() }.into(),
-        Commit { cells: vec![cell], ..Commit::default() }.into(),
-        subscribe("t", StartFrom::Beginning).into(),
-        Get { topic: t.clone(), key: "k".into() }.into(),
-        Read { topic: t.clone(), seq: Seq(1) }.into(),
-        CellRead { name: "c".into() }.into(),
-        Clients { after: 0, limit: 1 }.into(),
-        Stats.into(),
-        Cluster { json: json!({ "do": "status" }).to_string() }.into(),
-        Cluster { json: json!({ "do": "leave" }).to_string() }.into(),
-        GroupCreate { group: g.clone(), settings: groups.clone() }.into(),
-        GroupConfigure { group: g.clone(), settings: groups }.into(),
-        GroupDescribe { group: g.clone() }.into(),
-        GroupJoin { group: g.clone(), name: String::new(), window: 1 }.into(),
-        GroupPause { group: g.clone() }.into(),
-        GroupResume { group: g.clone() }.into(),
-        LetterList { group: g.clone(), from: Seq(1), limit: 1 }.into(),
-        LetterRead { group: g.clone(), seq: Seq(1) }.into(),
-        LetterRedrive { group: g.clone(), filter: filter(), rate: None }.into(),
-        LetterRemove { group: g.clone(), filter: filter() }.into(),
-        GroupReset { group: g.clone(), to: GroupStart::Beginning, force: true }.into(),
-        GroupDelete { group: g }.into(),
-        TopicPurge { topic: t.clone(), below: Seq(1) }.into(),
-        TopicDelete { topic: t }.into(),
-        gapless_protocol::Auth { json: r#"{"do":"token_list"}"#.into() }.into(),
-    ]
-}
-
-fn is_denied(verb: &Verb) -> bool {
-    match verb {
-        Verb::PublishAck(_) => {
-            matches!(verb, Verb::PublishAck(ack) if matches!(&ack.parts[..],
-                [PartAck::Rejected(Rejection::Reason(RejectReason::NotAuthorised))]))
-        }
-        Verb::Error(error) => error.known() == Some(ErrorCode::NotAuthorised),
-        _ => false,
-    }
-}
-
-#[test]
-fn f3_every_native_verb_needs_its_right_and_has_it_where_it_is_granted() {
-    let server = Server::open();
-    let (none, all) = (server.token("none", &[]), server.token("all", EVERYTHING));
-    let (mut none, mut all) = (server.peer(&none), server.peer(&all));
-    for verb in verbs() {
-        let refused = none.ask(verb.clone());
-        assert!(is_denied(&refused), "{} without a right: {refused:?}", verb.kind().name());
-        let done = all.ask(verb.clone());
-        assert!(!is_denied(&done), "{} with the right: {done:?}", verb.kind().name());
-        assert!(!matches!(done, Verb::Error(_)), "{}: {done:?}", verb.kind().name());
-    }
-    // Lists show what may be seen, which here is nothing.
-    server.auth.broker().create_topic(&name("t2"), TopicSettings::default()).expect("a topic");
-    let list = || TopicList { pattern: pattern(">"), after: None, limit: 9 };
-    let Verb::TopicInfos(infos) = none.ask(list()) else { panic!("a list") };
-    assert!(infos.topics.is_empty(), "{infos:?}");
-    let Verb::TopicInfos(infos) = all.ask(list()) else { panic!("a list") };
-    assert_eq!(infos.topics.len(), 1);
-    assert!(matches!(none.ask(Ping { echo: "x".into() }), Verb::Pong(_)), "the connection goes on");
-}
-
-/// The job of the requests below.
-const JOB: &str = "11111111-2222-4333-8444-555555555555";
-
-/// What can be asked over HTTP: method, path, body.
-fn requests() -> Vec<(&'static str, &'static str, Value)> {
-    let nothing = Value::Null;
-    let atomic = json!({ "parts": [{ "topic": "t", "messages": [{ "text": "x" }] }] });
-    vec![
-        ("PUT", "/v1/topics/t", json!({})),
-        ("GET", "/v1/topics/t", nothing.clone()),
-        ("PATCH", "/v1/topics/t", json!({})),
-        ("POST", "/v1/topics/t/messages", json!("x")),
-        ("POST", "/v1/topics/u/messages?create=true", json!("x")),
-        ("POST", "/v1/atomic", atomic),
-        ("GET", "/v1/topics/t/messages", nothing.clone()),
-        ("GET", "/v1/topics/t/messages/1", nothing.clone()),
-        ("GET", "/v1/topics/t/messages/1/body", nothing.clone()),
-        ("GET", "/topic/t/config", nothing.clone()),
-        ("POST", "/topic/t/config", json!({ "compaction": false })),
-        ("POST", "/topic/t/push", json!({ "data": 1 })),
-        ("GET", "/topic/v/create", nothing.clone()),
-        ("PUT", "/v1/groups/g", json!({ "source": "t" })),
-        ("GET", "/v1/groups/g", nothing.clone()),
-        ("PATCH", "/v1/groups/g", json!({})),
-        ("POST", "/v1/groups/g/fetch?max=1", nothing.clone()),
-        ("POST", "/v1/groups/g/pause", nothing.clone()),
-        ("POST", "/v1/groups/g/resume", nothing.clone()),
-        ("GET", "/v1/groups/g/dead-letters", nothing.clone()),
-        ("DELETE", "/v1/groups/g/dead-letters?all=true", nothing.clone()),
-        ("POST", "/v1/groups/g/dead-letters/redrive", nothing.clone()),
-        ("DELETE", "/v1/groups/g", nothing.clone()),
-        ("GET", "/v1/server", nothing.clone()),
-        ("GET", "/v1/cluster", nothing.clone()),
-        ("POST", "/v1/cluster/leave", nothing.clone()),
-        ("PUT", "/v1/stream/s", json!([])),
-        ("POST", "/v1/stream/s", json!("x")),
-        ("GET", "/v1/stream/s", nothing.clone()),
-        ("DELETE", "/v1/stream/s", nothing.clone()),
-        ("POST", "/v1/jobs", json!({ "id": JOB, "exec": "calc", "retry_ms": [1] })),
-        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555", nothing.clone()),
-        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555/result", nothing.clone()),
-        ("GET", "/v1/jobs/11111111-2222-4333-8444-555555555555/log", nothing.clone()),
-        ("GET", "/v1/jobs/overview", nothing.clone()),
-        ("POST", "/v1/workers/w/take?exec=calc&wait_ms=30000", nothing.clone()),
-        ("POST", "/v1/workers/w/extend", json!({ "job_id": JOB, "attempt": 1 })),
-        ("POST", "/v1/workers/w/output", json!({ "job_id": JOB, "attempt": 1, "text": "x" })),
-        ("POST", "/v1/workers/w/fail", json!({ "job_id": JOB, "attempt": 1, "retryable": true })),
-        ("POST", "/v1/workers/w/take?exec=calc&wait_ms=30000", nothing.clone()),
-        ("POST", "/v1/workers/w/complete", json!({ "job_id": JOB, "attempt": 2 })),
-        ("DELETE", "/v1/jobs/11111111-2222-4333-8444-555555555555", nothing.clone()),
-        ("POST", "/v1/jobs", json!({ "id": JOB, "exec": "calc" })),
-        ("POST", "/v1/jobs/11111111-2222-4333-8444-555555555555/cancel", nothing.clone()),
-        ("POST", "/v1/jobs/11111111-2222-4333-8444-555555555555/retry", nothing.clone()),
-        ("POST", "/v1/topics/t/purge?all=true", nothing.clone()),
-        ("DELETE", "/v1/topics/t", nothing),
-        ("POST", "/v1/auth", json!({ "do": "role_list" })),
-    ]
-}
-
-#[test]
-fn f3_every_http_path_needs_its_right_and_has_it_where_it_is_granted() {
-    let server = Server::open();
-    let (none, all) = (server.token("none", &[]), server.token("all", EVERYTHING));
-    for (method, path, body) in requests() {
-        let request = || {
-            let request = Request::new(method, path);
-            if body.is_null() { request } else { request.json(&body) }
-        };
-        let refused = server.send(&none, request());
-        assert_eq!(refused.status(), 403, "{method} {path}: {}", refused.text());
-        let done = server.send(&all, request());
-        assert!(done.status() < 300, "{method} {path}: {} {}", done.status(), done.text());
-        let unknown = http::Client::connect(server.http.address()).send(&request());
-        assert_eq!(unknown.status(), 401, "{method} {path} without a proof");
-        assert_eq!(unknown.header("www-authenticate"), Some("Bearer"));
-    }
-    for path in
-        ["/v1/follow?pattern=t", "/v1/topics/t/follow", "/topic/t/subscribe", "/v1/state/live"]
-    {
-        server.get(&none, path).is(403);
-    }
-    server.get(&none, &format!("/v1/jobs/{JOB}/follow")).is(403);
-    assert_eq!(server.get(&none, "/v1/topics").is(200).json()["topics"], json!([]));
-    assert_eq!(server.get(&none, "/v1/jobs").is(200).json()["jobs"], json!([]));
-    let retry = Request::new("POST", "/v1/jobs/retry?state=cancelled");
-    assert_eq!(server.send(&none, retry).is(200).json()["retried"], json!([]));
-    assert_eq!(server.get(&all, "/v1/jobs").is(200).json()["jobs"][0]["job_id"], JOB);
-    let open =
-        |path: &str| http::Client::connect(server.http.address()).send(&Request::new("GET", path));
-    for path in ["/healthz", "/readyz", "/openapi.json", "/"] {
-        open(path).is(200);
-    }
-    open("/metrics").is(401);
-}
 
 #[test]
 fn f3_a_group_is_changed_only_by_those_who_may_follow_its_source() {
@@ -467,9 +203,120 @@ fn f3_quotas_are_told_with_the_time_to_come_back() {
     assert_eq!(code(&over), ErrorCode::QuotaExceeded);
     let Verb::Error(error) = over else { panic!("an error") };
     assert!(error.message.contains("5 messages per second; try again in"), "{error:?}");
+    assert_eq!(error.retry_after_ms, None, "the hello did not say that it reads this");
     let over = server.send(&token, Request::new("PUT", "/v1/topics/t2").json(&json!({})));
     let over = over.problem(429, "QuotaExceeded");
     assert!(over.header("retry-after").is_some() && over.json()["retry_after_ms"].is_u64());
+}
+
+#[test]
+fn f3_a_quota_says_on_the_wire_when_to_come_back() {
+    let server = Server::open();
+    let token = server.token("shop", EVERYTHING);
+    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    let quotas = json!({ "connections": 1, "subscriptions": 1, "messages_per_s": 5 });
+    server.command(
+        &json!({ "do": "identity_set", "name": "shop", "roles": ["shop"], "quotas": quotas }),
+    );
+    let hello =
+        || Hello { token: Some(token.clone().into()), features: Features::RETRY_AFTER, ..hello() };
+    let mut peer = server.silent();
+    let Verb::Welcome(welcome) = peer.ask(hello()) else { panic!("a welcome") };
+    assert_eq!(welcome.features, Features::RETRY_AFTER);
+    let wait = |verb: Verb| {
+        assert_eq!(code(&verb), ErrorCode::QuotaExceeded);
+        let Verb::Error(error) = verb else { panic!("{verb:?}") };
+        error.retry_after_ms.expect("the time to wait")
+    };
+    assert!(wait(server.silent().ask(hello())) > 0, "of connections");
+    peer.follow(subscribe("t", StartFrom::Now));
+    assert!(wait(peer.ask(subscribe("t", StartFrom::Now))) > 0, "of subscriptions");
+    common::accepted(&peer.ask(publish("t", &vec![Message::new("x"); 5])));
+    let ms = wait(peer.ask(publish("t", &vec![Message::new("x"); 5])));
+    assert!((1..=1_000).contains(&ms), "five are there again within a second: {ms}");
+    // An address that has failed often is asked to wait.
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        let wrong = Hello {
+            token: Some("wrong".into()),
+            features: Features::RETRY_AFTER,
+            ..common::hello()
+        };
+        let Verb::Error(error) = server.silent().ask(wrong) else { panic!("an error") };
+        waits.push(error.retry_after_ms);
+    }
+    assert_eq!(waits, [None, None, None, Some(100), Some(200)]);
+    let refused = http::Client::connect(server.http.address())
+        .send(&Request::new("GET", "/v1/topics").header("Authorization", "Bearer wrong"));
+    let refused = refused.problem(401, "NotAuthenticated");
+    assert_eq!(refused.json()["retry_after_ms"], 400);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+}
+
+#[test]
+fn f3_a_member_over_http_counts_as_a_subscription() {
+    let server = Server::open();
+    let token = server.token("shop", EVERYTHING);
+    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    let group = Request::new("PUT", "/v1/groups/g").json(&json!({ "source": "t" }));
+    server.send(&token, group).is(201);
+    let quotas = json!({ "subscriptions": 1 });
+    server.command(
+        &json!({ "do": "identity_set", "name": "shop", "roles": ["shop"], "quotas": quotas }),
+    );
+    let fetch = |member: &str| {
+        let path = format!("/v1/groups/g/fetch?member={member}&max=1");
+        server.send(&token, Request::new("POST", &path))
+    };
+    fetch("a").is(200);
+    fetch("a").is(200);
+    fetch("b").problem(429, "QuotaExceeded");
+    server.send(&token, Request::new("DELETE", "/v1/groups/g/members/a")).is(204);
+    fetch("b").is(200);
+}
+
+#[test]
+fn f3_a_logout_and_a_new_password_end_a_login_and_its_streams() {
+    let server = Server::open();
+    server.token("ada", EVERYTHING);
+    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
+    let set = |password: &str| {
+        server.command(&json!({ "do": "password_set", "name": "ada", "password": password }))
+    };
+    let send = |request: &Request| http::Client::connect(server.http.address()).send(request);
+    let login = |password: &str| {
+        let json = json!({ "name": "ada", "password": password });
+        let answer = send(&Request::new("POST", "/v1/auth/login").json(&json)).is(200);
+        let cookie = answer.header("set-cookie").expect("a cookie").to_owned();
+        cookie.split(';').next().expect("a pair").to_owned()
+    };
+    let follow = |cookie: &str| {
+        let request = Request::new("GET", "/v1/topics/t/follow").header("Cookie", cookie);
+        let mut stream = http::Client::connect(server.http.address());
+        assert_eq!(stream.begin(&request).status, 200);
+        stream
+    };
+    let list = |cookie: &str| send(&Request::new("GET", "/v1/topics").header("Cookie", cookie));
+    let who = |cookie: &str| {
+        let json = json!({ "do": "who_am_i" });
+        send(&Request::new("POST", "/v1/auth").header("Cookie", cookie).json(&json)).is(200).json()
+    };
+    set("correct horse");
+    let (first, second) = (login("correct horse"), login("correct horse"));
+    assert_eq!((&who(&first)["name"], &who(&first)["login"]), (&json!("ada"), &json!(true)));
+    assert!(who(&first)["login_ends_in_ms"].is_u64());
+    let mut streams = [follow(&first), follow(&second)];
+    let out = send(&Request::new("POST", "/v1/auth/logout").header("Cookie", &first)).is(204);
+    assert!(out.header("set-cookie").is_some_and(|it| it.contains("Max-Age=0")));
+    list(&first).is(401);
+    list(&second).is(200);
+    set("another horse");
+    list(&second).is(401);
+    for stream in &mut streams {
+        let (name, facts) = last_event(stream);
+        assert_eq!((name.as_str(), &facts["code"]), ("failed", &json!(207)));
+        assert!(facts["detail"].as_str().is_some_and(|it| it.contains("log in again")), "{facts}");
+    }
 }
 
 #[test]
@@ -479,76 +326,12 @@ fn f3_the_servers_own_user_comes_in_by_the_unix_socket() {
     let stream = std::os::unix::net::UnixStream::connect(socket).expect("a connection");
     let mut peer = Peer::new(Socket::Unix(stream));
     peer.greet();
-    let made = peer.ask(gapless_protocol::Auth {
-        json: r#"{"do":"token_create","name":"rescue","roles":["admin"]}"#.into(),
-    });
+    let made = peer
+        .ask(Auth { json: r#"{"do":"token_create","name":"rescue","roles":["admin"]}"#.into() });
     assert!(matches!(made, Verb::AuthAnswer(_)), "{made:?}");
     let mut stranger = server.silent();
     assert_eq!(code(&stranger.ask(hello())), ErrorCode::NotAuthenticated);
     assert!(stranger.rest().is_empty(), "the connection ends");
-}
-
-/// A frame of jobs in the layout of E2.
-fn job_frame(kind: Kind, subject: &str, payload: &Value) -> Vec<u8> {
-    let payload = payload.to_string();
-    let bytes = FRAME_HEAD_BYTES - 4 + subject.len() + payload.len();
-    let mut frame = (bytes as u32).to_le_bytes().to_vec();
-    frame.push(kind.number());
-    frame.extend([1; 16]);
-    frame.extend([0; 16]);
-    frame.extend((subject.len() as u16).to_le_bytes());
-    frame.extend(subject.as_bytes());
-    frame.extend((payload.len() as u32).to_le_bytes());
-    frame.extend(payload.as_bytes());
-    frame
-}
-
-/// A worker takes so many jobs.
-fn credit(more: i32) -> Vec<u8> {
-    let mut frame = job_frame(Kind::JobCredit, "", &json!("xx"));
-    let at = frame.len() - 4;
-    frame[at..].copy_from_slice(&more.to_le_bytes());
-    frame
-}
-
-/// A connection of jobs, and the JSON that it is answered with.
-struct JobPeer(Peer);
-
-impl JobPeer {
-    fn ask(&mut self, kind: Kind, subject: &str, payload: &Value) -> (Kind, Value) {
-        self.0.send_bytes(&job_frame(kind, subject, payload));
-        self.answer()
-    }
-
-    fn answer(&mut self) -> (Kind, Value) {
-        let frame = self.0.frame_or_end().expect("an answer");
-        let kind = Kind::from_number(frame.kind).expect("a kind");
-        (kind, serde_json::from_slice(&frame.payload).expect("JSON"))
-    }
-
-    fn client(server: &Server, token: Option<&str>) -> (Self, Kind, Value) {
-        let hello = json!({ "ClientId": "c", "DesiredParallelism": 1, "Token": token });
-        let mut peer = Self(server.silent());
-        let (kind, answer) = peer.ask(Kind::JobClientHello, "", &hello);
-        (peer, kind, answer)
-    }
-
-    fn worker(server: &Server, token: Option<&str>, pattern: &str) -> (Self, Kind, Value) {
-        let mut peer = Self(server.silent());
-        let hello = json!({ "WorkerId": "w", "Token": token });
-        let (kind, answer) = peer.ask(Kind::JobWorkerHello, pattern, &hello);
-        (peer, kind, answer)
-    }
-
-    fn submit(&mut self, id: &str, exec: &str) -> Value {
-        let job = json!({ "JobId": id, "ClientId": "c", "ExecName": exec, "Args": [] });
-        self.ask(Kind::JobSubmit, &format!("job.submit.{exec}"), &job).1
-    }
-}
-
-fn refused(answer: &Value, why: &str) {
-    assert_eq!(answer["Accepted"], false, "{answer}");
-    assert!(answer["Why"].as_str().is_some_and(|text| text.contains(why)), "{answer}");
 }
 
 #[test]
@@ -601,8 +384,15 @@ fn f3_rights_to_jobs_hold_for_their_executables_only() {
     refused(&worker.ask(Kind::JobAck, "", &ack).1, "studio may not job.work on mail");
     // What is taken away ends the connection.
     server.command(&json!({ "do": "role_set", "role": "studio", "rules": [] }));
-    while worker.0.frame_or_end().is_some() {}
-    while peer.0.frame_or_end().is_some() {}
+    for (peer, why) in [(&mut worker, "may not job.work"), (&mut peer, "may not job.submit")] {
+        let mut last = None;
+        while let Some(frame) = peer.0.frame_or_end() {
+            last = Some(frame);
+        }
+        let last = last.expect("the reason");
+        let told: Value = serde_json::from_slice(&last.payload).expect("JSON");
+        refused(&told, why);
+    }
     assert_eq!(all.submit(&mail, "mail")["Known"], true);
 }
 
@@ -614,7 +404,7 @@ fn f3_a_worker_s_name_takes_nothing_from_another_identity_s_worker() {
     let (mut client, ..) = JobPeer::client(&server, Some(&tokens[0]));
     assert_eq!(client.submit(&id, "calc")["Accepted"], true);
     let (mut alice, ..) = JobPeer::worker(&server, Some(&tokens[0]), "job.assign.*");
-    alice.0.send_bytes(&credit(2));
+    alice.0.send_bytes(&job_credit(2));
     let (kind, assigned) = alice.answer();
     assert_eq!((kind, &assigned["Attempt"]), (Kind::JobAssign, &json!(1)));
     // By the same name: over a connection of its own, and over HTTP.

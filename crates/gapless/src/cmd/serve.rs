@@ -337,7 +337,8 @@ fn auth_options(config: &Config) -> Result<AuthOptions, ConfigError> {
         audience: text("auth.jwt_audience"),
     });
     let audit_bytes = Some(config.get("audit.keep_bytes")?).filter(|bytes| *bytes > 0);
-    Ok(AuthOptions { required, jwt, audit_bytes })
+    let rules_file = text("auth.rules_file").map(Into::into);
+    Ok(AuthOptions { required, jwt, rules_file, audit_bytes })
 }
 
 /// Ends what is over, about once a second.

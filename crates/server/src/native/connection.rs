@@ -566,6 +566,19 @@ impl Connection {
         self.put(error(code, why), ids);
     }
 
+    /// The same, with the time to wait, if the client reads that.
+    fn refuse_for(
+        &mut self,
+        code: ErrorCode,
+        why: &dyn std::fmt::Display,
+        wait: Duration,
+        ids: Ids,
+    ) {
+        let told = self.features.has(Features::RETRY_AFTER) && !wait.is_zero();
+        let error = error(code, why);
+        self.put(if told { error.retry_after(wait) } else { error }, ids);
+    }
+
     /// Sends subscribers what there is, taking turns. Returns whether any was polled.
     fn deliver(&mut self, context: &Context<'_>) -> bool {
         self.hungry.extend(self.ready.take(context.waker()));

@@ -42,9 +42,20 @@ pub(crate) struct NewMember {
     member: Member,
     mode: Mode,
     lease: Duration,
+    group: TopicName,
     /// What its group reads.
     source: Pattern,
     held: Held,
+}
+
+impl NewMember {
+    pub(crate) fn group(&self) -> &TopicName {
+        &self.group
+    }
+
+    pub(crate) fn source(&self) -> &Pattern {
+        &self.source
+    }
 }
 
 /// Joins a group; may block, as it looks at how the group stands.
@@ -62,7 +73,8 @@ pub(crate) fn join(
         .map_err(|denied| error(ErrorCode::NotAuthorised, &denied))?;
     let join = Join { name: asked.name, window: asked.window };
     let member = broker.join_group(&asked.group, &join).map_err(|error| group_error(&error))?;
-    Ok(NewMember { member, mode: settings.mode, lease: settings.lease, source, held })
+    let GroupJoin { group, .. } = asked;
+    Ok(NewMember { member, mode: settings.mode, lease: settings.lease, group, source, held })
 }
 
 /// What a member is answered, now or when it is durable.
@@ -101,7 +113,7 @@ impl Memberships {
         number: u64,
         (ready, session): (&Arc<Ready>, &Arc<Session>),
     ) -> GroupJoined {
-        let NewMember { member, mode, lease, source, held } = new;
+        let NewMember { member, mode, lease, source, held, .. } = new;
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         let id = member.id();
         let waker = SubscriptionWaker { ready: Arc::clone(ready), subscription: number };

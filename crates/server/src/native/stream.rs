@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::certificate;
+use crate::read_ahead::ReadAhead;
 
 /// Bytes that are read on the stack, at most.
 pub(crate) const STACK_BYTES: usize = 2 * 1024;
@@ -24,7 +25,7 @@ pub(crate) const STACK_BYTES: usize = 2 * 1024;
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<ReadAhead>>),
 }
 
 impl Stream {
@@ -127,7 +128,7 @@ impl Stream {
 /// Takes up to `bytes` of what was decrypted, of several records if they are there. No buffer is taken
 /// for what does not come.
 fn poll_decrypted(
-    mut stream: Pin<&mut TlsStream<TcpStream>>,
+    mut stream: Pin<&mut TlsStream<ReadAhead>>,
     context: &mut Context<'_>,
     into: &mut BytesMut,
     bytes: usize,

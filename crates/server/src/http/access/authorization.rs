@@ -22,10 +22,17 @@ const TICKET: &str = "ticket";
 /// Authenticates a request, and notes the identity in it. A request without a credential, if one is
 /// required, reaches only the paths that need none; one with a bad credential is refused.
 pub(crate) fn let_in(shared: &Shared, request: &mut Request) -> Result<(), Refused> {
-    match identify(shared, request) {
+    let identified = identify(shared, request).or_else(|refused| {
+        // A browser goes on sending the cookie of a login that is over.
+        let stale = proves_nothing(request) && cookie_of(request.headers()).is_some();
+        if stale { shared.auth.caller(Proof::Nothing, from(request)) } else { Err(refused) }
+    });
+    match identified {
         Ok(caller) => {
             request.extensions_mut().insert(caller.keeping());
-            if let Some(uri) = without_ticket(request.uri()) {
+            if ticket_of(request).is_some()
+                && let Some(uri) = without_ticket(request.uri())
+            {
                 *request.uri_mut() = uri;
             }
             Ok(())
@@ -37,8 +44,14 @@ pub(crate) fn let_in(shared: &Shared, request: &mut Request) -> Result<(), Refus
 
 /// The problem of a proof that is not good, after its delay.
 pub(crate) async fn refused_later(refused: Refused) -> Problem {
-    tokio::time::sleep(refused.delay).await;
-    Problem::new(ErrorCode::NotAuthenticated, refused)
+    let delay = refused.delay;
+    tokio::time::sleep(delay).await;
+    let problem = Problem::new(ErrorCode::NotAuthenticated, refused);
+    if delay.is_zero() {
+        return problem;
+    }
+    // The next attempt that fails waits at least as long.
+    problem.with("retry_after_ms", u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Whether a request has no proof but the cookie, which browsers send with everything.
@@ -50,8 +63,6 @@ fn proves_nothing(request: &Request) -> bool {
 
 fn identify(shared: &Shared, request: &Request) -> Result<Caller, Refused> {
     let headers = request.headers();
-    let peer = request.extensions().get::<Peer>();
-    let from = peer.map_or_else(|| "http".to_owned(), |peer| peer.0.to_string());
     let ticket = ticket_of(request);
     let certificate = request.extensions().get::<Arc<Certificate>>();
     let proof = if headers.contains_key(header::AUTHORIZATION) {
@@ -66,31 +77,39 @@ fn identify(shared: &Shared, request: &Request) -> Result<Caller, Refused> {
     } else {
         Proof::Nothing
     };
-    shared.auth.caller(proof, from)
+    shared.auth.caller(proof, from(request))
 }
 
+fn from(request: &Request) -> String {
+    let peer = request.extensions().get::<Peer>();
+    peer.map_or_else(|| "http".to_owned(), |peer| peer.0.to_string())
+}
+
+/// The token in the header. Of two headers a proxy in between may have checked the other.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let text = all.next().filter(|_| all.next().is_none())?.to_str().ok()?;
     let (scheme, token) = text.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
 fn ticket_of(request: &Request) -> Option<String> {
-    let query = request.uri().query().filter(|query| query.contains(TICKET))?;
+    let query = request.uri().query()?;
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     pairs.find(|(name, _)| name == TICKET).map(|(_, ticket)| ticket.into_owned())
 }
 
 /// Takes the ticket out of the address: handlers know nothing of it.
 fn without_ticket(uri: &Uri) -> Option<Uri> {
-    let query = uri.query().filter(|query| query.contains(TICKET))?;
-    let is_other = |pair: &&str| !pair.starts_with(TICKET);
+    let query = uri.query()?;
+    let is_other =
+        |pair: &&str| form_urlencoded::parse(pair.as_bytes()).all(|(name, _)| name != TICKET);
     let rest = query.split('&').filter(is_other).collect::<Vec<_>>().join("&");
     let question = if rest.is_empty() { "" } else { "?" };
     format!("{}{question}{rest}", uri.path()).parse().ok()
 }
 
-fn cookie_of(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn cookie_of(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));
     pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
@@ -121,6 +140,24 @@ mod tests {
         assert_eq!(token("bearer  abc ").as_deref(), Some("abc"));
         assert_eq!(token("Basic abc"), None);
         assert_eq!(token("Bearer"), None);
+        let mut two = headers(header::AUTHORIZATION, "Bearer abc");
+        two.append(header::AUTHORIZATION, "Bearer def".parse().expect("a header"));
+        assert_eq!(bearer(&two), None);
+    }
+
+    #[test]
+    fn a_ticket_is_found_and_taken_out_however_its_name_is_written() {
+        let without = |uri: &str| {
+            let mut request = Request::new(axum::body::Body::empty());
+            *request.uri_mut() = uri.parse().expect("an address");
+            let ticket = ticket_of(&request);
+            (ticket, without_ticket(request.uri()).map(|uri| uri.to_string()))
+        };
+        let found = |ticket: &str, rest: &str| (Some(ticket.to_owned()), Some(rest.to_owned()));
+        assert_eq!(without("/a?ticket=x"), found("x", "/a"));
+        assert_eq!(without("/a?b=c&%74icket=x%20y&d"), found("x y", "/a?b=c&d"));
+        assert_eq!(without("/a?tickets=3"), (None, Some("/a?tickets=3".to_owned())));
+        assert_eq!(without("/a"), (None, None));
     }
 
     #[test]

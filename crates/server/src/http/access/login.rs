@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Extension, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json as JsonAnswer, Router};
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answers::command_code;
-use crate::http::access::authorization::{refused_later, set_cookie};
+use crate::http::access::authorization::{cookie_of, refused_later, set_cookie};
 use crate::http::listener::body::{Json, Whole};
 use crate::http::listener::server::{Peer, Shared, blocking};
 use crate::http::values::params::Params;
@@ -78,8 +78,15 @@ async fn login(
     Ok(([(header::SET_COOKIE, cookie)], answer).into_response())
 }
 
-async fn logout(State(shared): State<Arc<Shared>>, params: Params) -> Result<Response, Problem> {
+async fn logout(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    params: Params,
+) -> Result<Response, Problem> {
     params.finish()?;
+    if let Some(cookie) = cookie_of(&headers) {
+        shared.auth.logout(cookie);
+    }
     let cookie = set_cookie("", shared.secure);
     let headers = cookie.map(|cookie| [(header::SET_COOKIE, cookie)]);
     let answer = headers.map_or_else(|| ().into_response(), IntoResponse::into_response);

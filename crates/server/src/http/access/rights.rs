@@ -312,10 +312,30 @@ mod tests {
                 let standard =
                     [Method::GET, Method::PUT, Method::POST, Method::PATCH, Method::DELETE];
                 if standard.contains(&method) {
-                    assert!(need(&table, &method).is_some(), "{method} {path} has no check");
+                    let need = need(&table, &method);
+                    let need = need.unwrap_or_else(|| panic!("{method} {path} has no check"));
+                    says_how_it_refuses(&described, path, &method, need);
                 }
             }
         }
+    }
+
+    /// The description has the answers to those who may not.
+    fn says_how_it_refuses(root: &serde_json::Value, path: &str, method: &Method, need: Need) {
+        let operation = &root["paths"][path][method.as_str().to_ascii_lowercase()];
+        let refers = |status: &str, to: &str| {
+            let to = format!("#/components/responses/{to}");
+            assert!(root.pointer(&to[1..]).is_some_and(|it| it["content"].is_object()), "{to}");
+            operation["responses"][status]["$ref"] == to.as_str()
+        };
+        let (proof, right) = (refers("401", "NotAuthenticated"), refers("403", "NotAuthorised"));
+        assert_eq!(proof, need != Nothing, "401 of {method} {path}");
+        assert_eq!(right, !matches!(need, Nothing | Proof), "403 of {method} {path}");
+        let open = operation["security"].as_array().is_some_and(Vec::is_empty);
+        assert_eq!(open, need == Nothing, "{method} {path} needs a proof, or not");
+        let quotas = refers("429", "QuotaExceeded");
+        let publishes = matches!(need, Named(Right::Publish | Right::Subscribe | Right::Create));
+        assert!(quotas || !publishes, "429 of {method} {path}");
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(super) async fn fetch(
     let (broker, asked) = (shared.broker.clone(), group.clone());
     let source = blocking(move || broker.describe_group(&asked)).await??.settings.source;
     caller.may_all(Right::Subscribe, &source)?;
-    let using = shared.members.join(&shared, &group, name)?;
+    let using = shared.members.join(&shared, &caller, &group, name)?;
     let session = &using.session;
     let mut answer = Answer::new(session.number, shared.broker.epoch(), max);
     let taking = tokio::time::timeout(wait, take(session, &mut answer));

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gapless_auth::{Caller, Held};
 use gapless_broker::{Broker, Join, Leased, Member, MemberHandle};
 use gapless_core::{Timestamp, TopicName};
 use gapless_protocol::ErrorCode;
@@ -51,6 +52,8 @@ pub(super) struct Session {
     ended: watch::Sender<bool>,
     /// Its place in the list of clients, while it lives.
     _listed: (Listed, Seat),
+    /// Its place among the subscriptions of the identity that created it.
+    _held: Held,
 }
 
 /// What is needed to take messages.
@@ -130,6 +133,7 @@ impl Members {
     pub(super) fn join(
         &self,
         shared: &Shared,
+        caller: &Caller,
         group: &TopicName,
         name: Option<String>,
     ) -> Result<Using, Problem> {
@@ -148,6 +152,7 @@ impl Members {
             let detail = format_args!("{max} members live between requests, which is the limit");
             return Err(Problem::new(ErrorCode::TooManyMembers, detail).with("max", max));
         }
+        let held = caller.follow()?;
         // It may take as many as a fetch asks for, and nothing before.
         let member = shared.broker.join_group(group, &Join { name: key.1.clone(), window: 0 })?;
         let client = shared.sessions.new_session("http".to_owned(), shared.broker.now());
@@ -167,6 +172,7 @@ impl Members {
             life: Mutex::default(),
             ended: watch::Sender::new(false),
             _listed: listed,
+            _held: held,
         });
         map.next += 1;
         map.by_number.insert(number, Arc::clone(&session));

@@ -10,14 +10,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::read_ahead::ReadAhead;
+
 /// See the head of the file.
 pub(crate) enum Socket {
     Plain(TcpStream),
-    Tls(Mutex<Box<TlsStream<TcpStream>>>),
+    Tls(Mutex<Box<TlsStream<ReadAhead>>>),
 }
 
 impl Socket {
-    pub(crate) fn tls(stream: TlsStream<TcpStream>) -> Self {
+    pub(crate) fn tls(stream: TlsStream<ReadAhead>) -> Self {
         Self::Tls(Mutex::new(Box::new(stream)))
     }
 
@@ -83,10 +85,10 @@ impl Socket {
     }
 }
 
-fn lock(stream: &Mutex<Box<TlsStream<TcpStream>>>) -> MutexGuard<'_, Box<TlsStream<TcpStream>>> {
+fn lock(stream: &Mutex<Box<TlsStream<ReadAhead>>>) -> MutexGuard<'_, Box<TlsStream<ReadAhead>>> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn pinned(stream: &mut Box<TlsStream<TcpStream>>) -> Pin<&mut TlsStream<TcpStream>> {
+fn pinned(stream: &mut Box<TlsStream<ReadAhead>>) -> Pin<&mut TlsStream<ReadAhead>> {
     Pin::new(&mut **stream)
 }

@@ -166,8 +166,9 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, PROBLEM_JSON);
-        if self.is_passing() {
-            let ms = self.facts.get("retry_after_ms").and_then(Value::as_u64).unwrap_or(1);
+        let wait = self.facts.get("retry_after_ms").and_then(Value::as_u64);
+        if self.is_passing() || wait.is_some() {
+            let ms = wait.unwrap_or(1);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
         }
         if self.status == StatusCode::UNAUTHORIZED {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use gapless_auth::Held;
 use gapless_broker::{SubscribeError, Subscription};
 use gapless_core::Pattern;
+use gapless_core::rights::Right;
 use gapless_protocol::{ErrorCode, GroupJoin, Ids, StartFrom, Subscribe, Subscribed, Verb};
 
 use super::{Connection, Stage};
@@ -66,7 +67,10 @@ impl Connection {
         };
         let held = match self.caller.follow() {
             Ok(held) => held,
-            Err(over) => return self.refuse(ErrorCode::QuotaExceeded, &over, ids),
+            Err(over) => {
+                let code = ErrorCode::QuotaExceeded;
+                return self.refuse_for(code, &over, over.retry_after, ids);
+            }
         };
         let pattern = asked.pattern.clone();
         let done = move |done: Result<Subscription, SubscribeError>| match done {
@@ -110,7 +114,10 @@ impl Connection {
         }
         let held = match self.caller.follow() {
             Ok(held) => held,
-            Err(over) => return self.refuse(ErrorCode::QuotaExceeded, &over, ids),
+            Err(over) => {
+                let code = ErrorCode::QuotaExceeded;
+                return self.refuse_for(code, &over, over.retry_after, ids);
+            }
         };
         let caller = self.caller.clone();
         let answer = tokio::task::spawn_blocking(move || match join(&caller, held, asked) {
@@ -123,6 +130,12 @@ impl Connection {
     pub(super) fn joined(&mut self, new: NewMember, ids: Ids) {
         if self.stage != Stage::Open {
             return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        // It may have been taken away while the group was joined.
+        let (group, source) = (new.group().clone(), new.source().clone());
+        let may = self.caller.may(Right::Group, &group);
+        if let Err(denied) = may.and_then(|()| self.caller.may_all(Right::Subscribe, &source)) {
+            return self.refuse(ErrorCode::NotAuthorised, &denied, ids);
         }
         // With the term in it: leases are named by the membership, and what a client says of one that
         // the store gave before it was opened again is not taken for one of now.
@@ -180,6 +193,10 @@ impl Connection {
     ) {
         if self.stage != Stage::Open {
             return self.refuse(ErrorCode::ShuttingDown, &"the connection is ending", ids);
+        }
+        // It may have been taken away while the subscription began.
+        if let Err(denied) = self.caller.may_all(Right::Subscribe, &pattern) {
+            return self.refuse(ErrorCode::NotAuthorised, &denied, ids);
         }
         let number = self.next_follow;
         self.next_follow += 1;

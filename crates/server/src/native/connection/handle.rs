@@ -12,6 +12,9 @@ use super::{Connection, Stage, rights};
 use crate::answers::topic_error;
 use crate::native::requests::client_list;
 
+/// What a hello may ask for beyond the version.
+const OFFERED: Features = Features(Features::GROUPS.0 | Features::RETRY_AFTER.0);
+
 impl Connection {
     pub(super) fn handle(&mut self, frame: Frame) {
         let ids = Ids::answer_to(&frame);
@@ -141,10 +144,10 @@ impl Connection {
             let why = format!("this server speaks version {VERSION}");
             return self.end_with(ErrorCode::VersionMismatch, why, ids);
         };
+        self.features = hello.features.common(OFFERED);
         if !self.introduce(hello.token.as_deref(), ids) {
             return;
         }
-        self.features = hello.features.common(Features::GROUPS);
         let options = &self.shared.options;
         let mut name = self.session.name.lock().unwrap_or_else(PoisonError::into_inner);
         name.clone_from(&hello.client_name);

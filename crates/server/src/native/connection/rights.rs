@@ -162,7 +162,9 @@ impl Connection {
                 self.ack(PublishAck { parts: vec![PartAck::Rejected(reason)] }, ids);
             }
             Refusal::Denied(denied) => self.refuse(ErrorCode::NotAuthorised, denied, ids),
-            Refusal::Over(over) => self.refuse(ErrorCode::QuotaExceeded, over, ids),
+            Refusal::Over(over) => {
+                self.refuse_for(ErrorCode::QuotaExceeded, over, over.retry_after, ids);
+            }
         }
     }
 
@@ -192,12 +194,15 @@ impl Connection {
                     true
                 }
                 Err(over) => {
-                    self.end_with(ErrorCode::QuotaExceeded, over, ids);
+                    self.refuse_for(ErrorCode::QuotaExceeded, &over, over.retry_after, ids);
+                    self.finish();
                     false
                 }
             },
             Err(refused) => {
-                self.end_with(ErrorCode::NotAuthenticated, &refused, ids);
+                // This answer waits as long; the next attempt that fails waits at least so long.
+                self.refuse_for(ErrorCode::NotAuthenticated, &refused, refused.delay, ids);
+                self.finish();
                 self.rest_for(refused.delay);
                 false
             }

@@ -1,0 +1,4 @@
+//! Drives `checks::hello` with whatever libFuzzer thinks of.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| gapless_fuzz::checks::hello(input));
