@@ -883,3 +883,14 @@ fn a11_messages_are_counted_for_each_topic() {
     let two = TopicCounts { published: 2, rejected: 1, lost: 1, ..TopicCounts::default() };
     assert_eq!(counted("a"), [("x.1".to_string(), one), ("x.2".to_string(), two)]);
 }
+
+#[test]
+fn a_node_that_leaves_says_first_what_came() {
+    let mut net = Net::new(ClusterConfig::default(), &["a", "b"]);
+    net.subscribe("b", "x");
+    net.pass(Duration::from_secs(1));
+    net.publish("a", "x", "1").unwrap();
+    net.act("b", |machine, now, effects| machine.leave(now, effects));
+    assert_eq!(net.take_delivered(), ["b<-a x 1 all"]);
+    assert_eq!(net.lost(), [], "it came");
+}

@@ -81,6 +81,8 @@ impl Node {
     /// Leaves the cluster: says so to all, and gives up what is held. To lose nothing, wait until
     /// [`Node::is_idle`] before.
     pub fn leave(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        // What came is said before the goodbye, so that its senders do not take it for lost.
+        self.peers.values_mut().for_each(|peer| peer.inbound.say_all());
         self.settle(now, effects);
         for peer in self.peers.values().filter(|peer| peer.has_link) {
             effects.push(Effect::Send { to: peer.name.clone(), frame: Frame::Leave });
