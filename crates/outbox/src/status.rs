@@ -206,7 +206,9 @@ async fn culprit(session: &Session, names: &Names) -> Result<Option<Culprit>, Ou
         .rows(
             &format!(
                 "SELECT held.pid, coalesce(a.application_name, p.gid, ''),
-                        coalesce(a.state, 'unknown'),
+                        CASE WHEN a.pid IS NULL THEN 'unknown'
+                             ELSE coalesce(a.state, 'its state is hidden (GRANT pg_read_all_stats)')
+                        END,
                         (extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))
                          * 1000)::bigint AS ms
                  FROM (SELECT DISTINCT pid, virtualtransaction FROM pg_locks

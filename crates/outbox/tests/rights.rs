@@ -150,6 +150,20 @@ async fn a_relays_role_runs_fence_reader_and_consumer_but_writes_and_removes_no_
     mirror.tell(Place { epoch: None, seq: 45 }).await.expect("told");
     gapless_outbox::reset(&database, "c", gapless_outbox::From::Now).await.expect("reset");
 
+    // Of another role's transaction it is told the application, and how to be told more.
+    let open = server.client().await;
+    let hold = "SET application_name = 'billing'; BEGIN; SELECT gapless.emit('t', 'k', 'upsert')";
+    open.batch_execute(hold).await.expect("an open transaction");
+    let mut told = String::new();
+    eventually("it is named", async || {
+        let culprit = status(&database).await.expect("a state").culprit;
+        told = culprit.map_or_else(String::new, |culprit| culprit.to_string());
+        told.contains("\"billing\"")
+    })
+    .await;
+    assert!(told.contains("pg_read_all_stats"), "{told}");
+    open.batch_execute("ROLLBACK").await.expect("rolled back");
+
     let mover = support::connect(&as_role(&server, "mover")).await.expect("a connection");
     refused(&mover, &OWNERS).await;
     refused(&mover, &["SELECT gapless.emit('t', 'k', 'upsert')"]).await;

@@ -221,3 +221,53 @@ async fn what_is_wrong_with_a_server_is_said_in_words() {
     let told = status(&small.database()).await.expect_err("no connection is left");
     assert!(matches!(told, OutboxError::TooManyConnections { .. }), "{told}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_read_only_or_full_for_a_while_is_waited_out() {
+    let server = Postgres::start_with(&["max_connections=12"]).await;
+    gapless_outbox::install(&server.database(), &Default::default()).await.expect("installed");
+    let fence = fence(server.database());
+    let mut seen = consume(server.database());
+    let client = server.client().await;
+    let emit = async || {
+        client.batch_execute("SELECT gapless.emit('t', NULL, 'upsert')").await.expect("a row");
+    };
+    emit().await;
+    all_of(&mut seen, &[1]).await;
+    // Read-only for all but us: the row waits, as nothing can be settled.
+    client.batch_execute("SET default_transaction_read_only = off").await.expect("set");
+    let is_read_only = async |wanted: &str| {
+        let Some(other) = server.try_client().await else { return false };
+        let shown = other.query_one("SHOW transaction_read_only", &[]).await;
+        shown.is_ok_and(|row| row.get::<_, &str>(0) == wanted)
+    };
+    for setting in ["on", "off"] {
+        let alter = format!("ALTER SYSTEM SET default_transaction_read_only = {setting}");
+        client.batch_execute(&alter).await.expect("set");
+        client.batch_execute("SELECT pg_reload_conf()").await.expect("reloaded");
+        eventually("it is in force", async || is_read_only(setting).await).await;
+        if setting == "on" {
+            emit().await;
+            meanwhile(Duration::from_secs(1)).await;
+        }
+    }
+    all_of(&mut seen, &[2]).await;
+    // Full: what was connected is thrown out, and others take its place.
+    let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                 WHERE application_name LIKE 'gapless%'";
+    client.batch_execute(ended).await.expect("ended");
+    let mut others = Vec::new();
+    eventually("it is full", async || match server.try_client().await {
+        Some(other) => {
+            others.push(other);
+            false
+        }
+        None => true,
+    })
+    .await;
+    meanwhile(Duration::from_secs(1)).await;
+    drop(others);
+    emit().await;
+    all_of(&mut seen, &[3]).await;
+    assert!(!fence.is_finished());
+}
