@@ -164,6 +164,11 @@ impl OutboxError {
             }
             &SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly { server },
             &SqlState::TOO_MANY_CONNECTIONS => Self::TooManyConnections { server },
+            // What a session that stands is refused is a part of the outbox.
+            &SqlState::INSUFFICIENT_PRIVILEGE if !message.contains("for database") => {
+                let why = format!("{message}; its owner can allow it: `gapless outbox grant`");
+                Self::NotAllowed { server, why }
+            }
             &SqlState::INSUFFICIENT_PRIVILEGE
             | &SqlState::INVALID_PASSWORD
             | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION

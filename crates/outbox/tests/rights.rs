@@ -119,6 +119,7 @@ async fn a_relays_role_runs_fence_reader_and_consumer_but_writes_and_removes_no_
     let database = Database::parse(&as_role(&server, "mover")).expect("a connection string");
     let told = status(&database).await.expect_err("nothing is granted yet");
     assert!(matches!(told, OutboxError::NotAllowed { .. }), "{told}");
+    assert!(told.to_string().contains("gapless outbox grant"), "{told}");
     gapless_outbox::grant(&server.database(), "mover", Right::Run).await.expect("granted");
 
     // The whole life of an outbox: a fence, partitions made and dropped, an epoch, a consumer that
