@@ -198,6 +198,8 @@ impl World {
             }
             _ => {}
         }
+        // What is there now was created before it began.
+        place.reused = self.now.names.clone();
         place
     }
 

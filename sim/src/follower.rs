@@ -26,6 +26,8 @@ pub(crate) struct Place {
     /// Where a crash has lowered a floor again, the floor: what lies between was told to be
     /// gone, perhaps, and is there again.
     pub doubt: BTreeMap<TopicKey, u64>,
+    /// Of names that belonged to a deleted topic before, the newest topic that was reported.
+    pub reused: BTreeMap<TopicName, TopicKey>,
 }
 
 impl Place {
@@ -236,6 +238,7 @@ impl World {
         };
         let begins_well = begins_well || follower.place.is_in_doubt(key, from);
         ensure(begins_well && from <= to, || format!("{}: {from}..{to} after {next}", story()))?;
+        self.check_noticed(follower, key, &name)?;
         let mut delivered = messages.iter().peekable();
         let mut line = String::new();
         for seq in from..=to {
@@ -291,6 +294,21 @@ impl World {
         }
         self.note(format_args!("  f{number} {name} {from}..{to}:{line}"));
         Ok(())
+    }
+
+    /// A follower that saw messages of a topic is notified before it gets those of another one
+    /// that was created under its name.
+    fn check_noticed(&self, follower: &Follower, key: TopicKey, name: &TopicName) -> Checked {
+        let is_before = |(other, topic): &(&TopicKey, &crate::model::TopicModel)| {
+            **other < key && topic.name == *name && follower.place.next(**other) > 1
+        };
+        let saw_another =
+            follower.place.next(key) == 1 && self.now.topics.iter().any(|each| is_before(&each));
+        let is_noticed = follower.place.reused.get(name).is_some_and(|told| *told >= key);
+        ensure(!saw_another || is_noticed, || {
+            let (number, pattern) = (follower.number, &follower.pattern);
+            format!("follower {number} of {pattern}: {name} is another topic, and no notice came")
+        })
     }
 
     /// A message is what was sent, and lies where it always lay.
@@ -360,6 +378,14 @@ impl World {
         let wrong = |why: &str| {
             broken(format!("follower {number} of {}: {gap:?}: {why}", follower.pattern))
         };
+        if let (GapReason::Deleted, Some(name)) = (gap.reason, &gap.topic) {
+            let mut named = self.now.topics.iter().rev().filter(|(_, topic)| topic.name == *name);
+            let (Some((key, _)), Some(_)) = (named.next(), named.next()) else {
+                return wrong("no other topic had this name");
+            };
+            follower.place.reused.insert(name.clone(), *key);
+            return Ok(());
+        }
         let (Some(name), Some(to)) = (&gap.topic, gap.to) else { return wrong("of what?") };
         let from = gap.from.map(|seq| seq.0);
         let Some(key) = self.topic_with_gap(follower, name, gap) else {

@@ -3,7 +3,7 @@
 import { ProtocolError } from "./errors.js";
 
 export type Durability = "memory" | "written" | "flushed";
-export type GapReason = "retention" | "expiry" | "purge" | "epoch" | "compaction" | "slow";
+export type GapReason = "retention" | "expiry" | "purge" | "epoch" | "compaction" | "slow" | "deleted";
 export type HeaderValue = string | Uint8Array;
 
 /** A message to publish: one of `text`, `json` and `data`, or a `key` alone, which removes the key. */

@@ -478,9 +478,14 @@ impl Inner {
                 }
             }
             Delivery::Gap(gap) => {
-                // What compaction removed or has expired is not wanted any more.
-                if matches!(gap.reason, GapReason::Compaction | GapReason::Expiry | GapReason::Slow)
-                {
+                // What compaction removed, has expired or was deleted is not wanted any more.
+                if matches!(
+                    gap.reason,
+                    GapReason::Compaction
+                        | GapReason::Expiry
+                        | GapReason::Slow
+                        | GapReason::Deleted
+                ) {
                     return Ok(());
                 }
                 let cell = gap.topic.as_ref().and_then(|name| self.topics.find(name));

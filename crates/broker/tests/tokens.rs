@@ -354,22 +354,99 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-#[test]
-fn o6_a_cursor_of_a_topic_that_was_deleted_and_created_again_goes_on_at_its_first_seq() {
-    let world = World::new(45);
+/// A store in which a reader saw three messages of `t.a`, which then was deleted and created again
+/// with two; the token of that reader.
+fn created_again(world: &World, of: &str) -> (Broker, Token) {
     let broker = world.open();
-    let before = broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
-    texts(&broker, "t", 1..=5);
-    let mut follower = broker.subscribe(&pattern("t"), From::Beginning).expect("it is there");
-    assert_eq!(seqs(&drain(&mut follower)), [1, 2, 3, 4, 5]);
+    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).unwrap();
+    texts(&broker, "t.a", 1..=3);
+    let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+    drain(&mut follower);
     let token = follower.token();
-    broker.delete_topic(&name("t")).expect("it is there");
-    let after = broker.create_topic(&name("t"), TopicSettings::default()).expect("there is room");
-    texts(&broker, "t", 1..=2);
-    let mut follower = broker.subscribe(&pattern("t"), From::Token(token)).expect("it is there");
-    let all = drain(&mut follower);
-    // Seqs begin again, and the number of the topic says that it is another one.
-    assert_eq!(seqs(&all), [1, 2]);
-    assert!(gaps(&all).is_empty(), "{all:?}");
-    assert_ne!(before.id, after.id);
+    drop(follower);
+    broker.delete_topic(&name("t.a")).unwrap();
+    broker.create_topic(&name("t.a"), TopicSettings::default()).unwrap();
+    texts(&broker, "t.a", 1..=2);
+    (broker, token)
+}
+
+/// The reasons of gaps and the first seqs of messages, in their order.
+fn story(deliveries: &[Delivery]) -> Vec<String> {
+    let tell = |delivery: &Delivery| match delivery {
+        Delivery::Gap(gap) => Some(format!("{} {:?}", gap.reason, gap.topic.as_ref().unwrap())),
+        Delivery::Messages(messages) => Some(format!("{}..{}", messages.from(), messages.to())),
+        Delivery::Recovering { .. } | Delivery::Live => None,
+    };
+    deliveries.iter().filter_map(tell).collect()
+}
+
+#[test]
+fn o6_a_token_notices_that_its_topic_was_deleted_and_created_again() {
+    for of in ["t.a", "t.*", ">"] {
+        let world = World::new(600);
+        let (mut broker, token) = created_again(&world, of);
+        // At once, after a restart, when it is read from segments, and from a checkpoint.
+        for round in 0..4 {
+            let mut follower = broker.subscribe(&pattern(of), From::Token(token)).unwrap();
+            let got = drain(&mut follower);
+            let expected = [format!("deleted {:?}", name("t.a")), "1..2".to_owned()];
+            assert_eq!(story(&got), expected, "{of}, round {round}");
+            let notice = got.iter().find_map(|each| match each {
+                Delivery::Gap(gap) => Some(gap.clone()),
+                _ => None,
+            });
+            let (first, last) = notice.unwrap().positions.unwrap();
+            assert!(first == token.position.next() && first < last);
+            // Who has seen the notice and the messages is not notified again.
+            let seen = follower.token();
+            drop(follower);
+            let mut follower = broker.subscribe(&pattern(of), From::Token(seen)).unwrap();
+            assert_eq!(story(&drain(&mut follower)), [""; 0], "{of}, round {round}");
+            drop(follower);
+            broker = match round {
+                0 => world.crash(broker, CrashKind::Power),
+                1 => {
+                    broker.seal().unwrap();
+                    broker
+                }
+                _ => world.close(broker),
+            };
+        }
+    }
+}
+
+#[test]
+fn o6_a_live_follower_of_a_pattern_is_notified_between_the_two_topics() {
+    let world = World::new(601);
+    let broker = world.open();
+    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).unwrap();
+    let mut follower = broker.subscribe(&pattern("t.*"), From::Beginning).unwrap();
+    texts(&broker, "t.a", 1..=3);
+    assert_eq!(story(&drain(&mut follower)), ["1..3"]);
+    broker.delete_topic(&name("t.a")).unwrap();
+    assert_eq!(story(&drain(&mut follower)), [""; 0]);
+    let between = follower.token();
+    texts(&broker, "t.b", 1..=1);
+    broker.create_topic(&name("t.a"), TopicSettings::default()).unwrap();
+    texts(&broker, "t.a", 1..=2);
+    let notice = format!("deleted {:?}", name("t.a"));
+    let expected = ["1..1".to_owned(), notice, "1..2".to_owned()];
+    assert_eq!(story(&drain(&mut follower)), expected);
+    // The same for a token from between the deletion and the creation.
+    let mut follower = broker.subscribe(&pattern("t.*"), From::Token(between)).unwrap();
+    assert_eq!(story(&drain(&mut follower)), expected);
+}
+
+#[test]
+fn o6_a_topic_of_a_new_name_and_a_beginning_are_no_gap() {
+    let world = World::new(602);
+    let (broker, token) = created_again(&world, "t.a");
+    broker.create_topic(&name("t.new"), TopicSettings::default()).unwrap();
+    texts(&broker, "t.new", 1..=1);
+    let mut follower = broker.subscribe(&pattern("t.new"), From::Token(token)).unwrap();
+    assert_eq!(story(&drain(&mut follower)), ["1..1"]);
+    for (of, expected) in [("t.a", vec!["1..2"]), ("t.*", vec!["1..2", "1..1"])] {
+        let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+        assert_eq!(story(&drain(&mut follower)), expected);
+    }
 }

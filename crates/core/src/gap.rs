@@ -25,19 +25,22 @@ pub enum GapReason {
     Compaction,
     /// The topic keeps them in memory only, and the reader was too slow for it.
     Slow,
+    /// The topic was deleted, and another one was created under its name.
+    Deleted,
     /// A reason that a newer server invented, by its number; a gap all the same.
     Other(u8),
 }
 
 impl GapReason {
     /// Every reason that this version knows, with its number. Append only.
-    pub const ALL: [(u8, Self); 6] = [
+    pub const ALL: [(u8, Self); 7] = [
         (1, Self::Retention),
         (2, Self::Expiry),
         (3, Self::Purge),
         (4, Self::Epoch),
         (5, Self::Compaction),
         (6, Self::Slow),
+        (7, Self::Deleted),
     ];
 
     /// The number that stands for this reason on the wire and on disk.
@@ -49,6 +52,7 @@ impl GapReason {
             Self::Epoch => 4,
             Self::Compaction => 5,
             Self::Slow => 6,
+            Self::Deleted => 7,
             Self::Other(code) => code,
         }
     }
@@ -72,6 +76,7 @@ impl GapReason {
             Self::Epoch => "epoch",
             Self::Compaction => "compaction",
             Self::Slow => "slow",
+            Self::Deleted => "deleted",
             Self::Other(_) => "other",
         }
     }
@@ -119,8 +124,8 @@ mod tests {
             assert_eq!(GapReason::from_code(code), reason);
         }
         assert_eq!(GapReason::known(0), None);
-        assert_eq!(GapReason::known(7), None);
-        assert_eq!(GapReason::from_code(7).code(), 7);
+        assert_eq!(GapReason::known(8), None);
+        assert_eq!(GapReason::from_code(8).code(), 8);
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod rate;
 pub mod reach;
 pub mod registry;
 pub mod retry;
+pub mod reused;
 pub mod rights;
 pub mod settings;
 pub mod shown;
@@ -74,6 +75,7 @@ pub use ranges::Ranges;
 pub use reach::{Kept, Reach};
 pub use registry::{DecodeError, EncodeError, Envelope, RegisterError, Registry, Serializer};
 pub use retry::{RetryError, RetryPolicy, Waits};
+pub use reused::{Reuse, ReusedNames};
 pub use settings::{
     Compaction, DEDUP_COUNT_MAX, DedupWindow, Retention, SettingsError, Storage, TopicSettings,
 };

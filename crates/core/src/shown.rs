@@ -58,6 +58,15 @@ pub struct GapNotice {
     pub reason: GapReason,
 }
 
+impl GapNotice {
+    /// The topic that a reader knew by this name was deleted; the one that has the name now was
+    /// created at the last of these positions.
+    pub fn deleted(topic: Option<TopicName>, positions: (Position, Position)) -> Self {
+        let reason = GapReason::Deleted;
+        Self { topic, from: None, to: None, positions: Some(positions), reason }
+    }
+}
+
 /// A topic as seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicInfo {

@@ -37,6 +37,8 @@ pub struct Sweep {
     topics: BTreeMap<TopicId, Seq>,
     /// Whether nothing was seen of a topic that is not among them.
     from_beginning: bool,
+    /// A topic that was deleted before this position was never seen.
+    began: Position,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,13 @@ pub enum Input<'a> {
         /// What it keeps.
         kept: &'a Kept,
         /// Where the last message below the floor stood.
+        position: Position,
+    },
+    /// Here a topic was created under the name of a deleted one (`reused.rs`).
+    Reused {
+        /// Which topic.
+        topic: TopicId,
+        /// Where its creation stands; nothing of it stands before.
         position: Position,
     },
     /// An entry of a wanted topic comes by.
@@ -108,6 +117,12 @@ pub enum Effect {
         /// Why.
         reason: GapReason,
     },
+    /// Report to the reader that the topic it knew by a name was deleted, and that the one which
+    /// has the name now begins with seq one.
+    Deleted {
+        /// The positions that this accounts for; the last is that of the creation.
+        positions: (Position, Position),
+    },
     /// Hand out the entry from this seq on.
     Deliver {
         /// The first seq.
@@ -120,7 +135,8 @@ impl Sweep {
     /// `from_beginning` says that there is nothing before its place.
     pub fn start(next: Position, last: Position, from_beginning: bool) -> Self {
         let state = State::Recovering { target: last, told: false };
-        Self { next, state, topics: BTreeMap::new(), from_beginning }
+        let began = if from_beginning { last } else { Position(0) };
+        Self { next, state, topics: BTreeMap::new(), from_beginning, began }
     }
 
     /// The position the reader needs next.
@@ -144,6 +160,7 @@ impl Sweep {
             Input::Behind { last } => self.fall_behind(last, effects),
             Input::AtTail { is_empty } => self.reach_tail(is_empty, effects),
             Input::Floor { topic, kept, position } => self.floor(topic, kept, position, effects),
+            Input::Reused { topic, position } => self.reused(topic, position, effects),
             Input::Entry { header, kept } => self.entry(now, header, kept, effects),
             Input::Passed { through } => self.next = self.next.max(through.next()),
         }
@@ -205,6 +222,19 @@ impl Sweep {
             reason: kept.floor_reason,
         });
         self.note(topic, kept.first);
+    }
+
+    /// The place moves over the creation, so that it is reported once. A reader that began at the
+    /// beginning after it has seen nothing of the deleted topic.
+    fn reused(&mut self, topic: TopicId, position: Position, effects: &mut Vec<Effect>) {
+        if position < self.next {
+            return;
+        }
+        if position > self.began {
+            effects.push(Effect::Deleted { positions: (self.next, position) });
+        }
+        self.next = position.next();
+        self.note(topic, Seq(1));
     }
 
     fn entry(

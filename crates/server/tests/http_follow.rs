@@ -172,6 +172,32 @@ fn a_token_of_another_store_is_answered_with_a_gap_and_not_obeyed() {
 }
 
 #[test]
+fn o6_a_cursor_from_before_a_topic_was_created_again_is_answered_with_a_gap() {
+    let server = Server::open();
+    server.create("orders");
+    server.fill("orders", 3);
+    let mut stream = server.follow("/v1/topics/orders/follow?from=beginning");
+    let cursor = (0..3).map(|_| stream.message().id).last().unwrap();
+    server.broker().delete_topic(&name("orders")).expect("it is there");
+    server.create("orders");
+    server.fill("orders", 1);
+    for path in ["/v1/topics/orders/follow", "/v1/follow?pattern=*"] {
+        let mut stream = server.resume(path, &cursor);
+        let gap = stream.told("gap").json();
+        assert_eq!(
+            (&gap["reason"], &gap["topic"]),
+            (&json!("deleted"), &json!("orders")),
+            "{path}"
+        );
+        assert_eq!((&gap["from"], &gap["to"]), (&json!(null), &json!(null)), "{path}");
+        assert_eq!(stream.message().seq(), 1, "{path}");
+    }
+    let page = server.get(&format!("/v1/topics/orders/messages?from={cursor}")).is(200).json();
+    assert_eq!(page["gaps"][0]["reason"], "deleted");
+    assert_eq!(page["messages"][0]["seq"], 1);
+}
+
+#[test]
 fn the_end_of_a_topic_is_told_and_ends_the_stream() {
     let server = Server::open();
     server.create("orders");

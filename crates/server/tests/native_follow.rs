@@ -130,6 +130,37 @@ fn d4_a_token_of_another_store_is_answered_with_a_gap_and_not_obeyed() {
 }
 
 #[test]
+fn o6_a_token_from_before_a_topic_was_created_again_is_answered_with_a_gap() {
+    let server = Server::open();
+    server.create("orders");
+    server.fill("orders", 5);
+    let position = {
+        let pattern = gapless_core::Pattern::parse("orders").unwrap();
+        server.broker.subscribe(&pattern, gapless_broker::From::Now).unwrap().token()
+    };
+    server.broker.delete_topic(&name("orders")).unwrap();
+    server.create("orders");
+    server.fill("orders", 2);
+    for subject in ["orders", "*"] {
+        let mut peer = server.peer();
+        peer.follow(subscribe(subject, StartFrom::Token(position)));
+        let (mut gaps, mut bodies) = (Vec::new(), 0);
+        while bodies < 2 {
+            match peer.next() {
+                Verb::Gap(gap) => {
+                    assert_eq!((bodies, gap.gap.from, gap.gap.to), (0, None, None), "{subject}");
+                    gaps.push(gap.gap.reason);
+                }
+                Verb::Messages(messages) => bodies += messages.credit_messages(),
+                _ => {}
+            }
+        }
+        assert_eq!(gaps, [GapReason::Deleted], "{subject}");
+    }
+    server.still_works();
+}
+
+#[test]
 fn batches_arrive_byte_for_byte_as_they_were_sent() {
     let server = Server::open();
     server.create("bytes");

@@ -13,7 +13,7 @@ Durability = Literal["memory", "written", "flushed"]
 HeaderValue = Union[str, bytes]
 #: A header has one value, or several.
 Headers = Mapping[str, Union[HeaderValue, Sequence[HeaderValue]]]
-GapReason = Literal["retention", "expiry", "purge", "epoch", "compaction", "slow"]
+GapReason = Literal["retention", "expiry", "purge", "epoch", "compaction", "slow", "deleted"]
 Kind = Literal["json", "text", "bytes", "removal"]
 
 JSON_TYPE = "application/json"

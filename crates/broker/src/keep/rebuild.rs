@@ -190,6 +190,7 @@ impl Rebuild for Rebuilding {
 
     fn checkpoint(&self, write: &mut ItemWriter<'_>) -> Result<(), BlobError> {
         let Recovering { topics, groups, cells, .. } = &self.inner;
-        write_items(topics.last_id(), &topics.all(), &groups.all(), || cells.clone(), write)
+        let reused = || topics.reused(|names| names.clone());
+        write_items(topics.last_id(), &topics.all(), &groups.all(), || cells.clone(), reused, write)
     }
 }

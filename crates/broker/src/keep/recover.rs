@@ -16,8 +16,8 @@ use gapless_core::batch::{FLAG_IDS, put_varint, take_bytes, take_varint};
 use gapless_core::group::op::{Op, OpReader};
 use gapless_core::topic::{Effect, Input};
 use gapless_core::{
-    Batch, Entry, EntryKind, GapReason, Group, Position, Seq, Timestamp, Topic, TopicId, TopicName,
-    TopicSettings,
+    Batch, Entry, EntryKind, GapReason, Group, Position, Reuse, ReusedNames, Seq, Timestamp, Topic,
+    TopicId, TopicName, TopicSettings,
 };
 use gapless_journal::blobs::BlobError;
 use gapless_journal::layout::Folder;
@@ -34,6 +34,7 @@ const ITEM_TOPIC: u8 = 1;
 const ITEM_CELL: u8 = 2;
 const ITEM_COUNTERS: u8 = 3;
 const ITEM_GROUP: u8 = 4;
+const ITEM_REUSED: u8 = 5;
 
 /// A named value: what it is, and as of which position.
 pub(crate) type Cells = BTreeMap<Bytes, (Option<Bytes>, Position)>;
@@ -54,7 +55,8 @@ impl State for Inner {
         let (last_id, topics, groups) =
             (self.topics.last_id(), self.topics.all(), self.groups.all());
         drop(listed);
-        write_items(last_id, &topics, &groups, || self.cells_snapshot(), write)
+        let reused = || self.topics.reused(|names| names.clone());
+        write_items(last_id, &topics, &groups, || self.cells_snapshot(), reused, write)
     }
 
     fn policy(&self, topic: TopicId) -> Policy {
@@ -85,12 +87,14 @@ impl State for Inner {
     }
 }
 
-/// Writes all items of a checkpoint. Cells are taken when it is their turn.
+/// Writes all items of a checkpoint. Cells and names are taken when it is their turn: what was
+/// deleted while topics were written is among the names.
 pub(crate) fn write_items(
     last_id: TopicId,
     topics: &[Arc<LiveTopic>],
     groups: &[Arc<GroupCell>],
     cells: impl FnOnce() -> Cells,
+    reused: impl FnOnce() -> ReusedNames,
     write: &mut ItemWriter<'_>,
 ) -> Result<(), BlobError> {
     let mut item = vec![ITEM_COUNTERS];
@@ -118,6 +122,13 @@ pub(crate) fn write_items(
         put_varint(&mut item, name.len() as u64);
         item.put_slice(name);
         item.put_slice(value.as_deref().unwrap_or_default());
+        write(&item)?;
+    }
+    for (name, reuse) in reused().iter() {
+        let mut item = vec![ITEM_REUSED];
+        item.put_u64_le(reuse.at.0);
+        item.put_u64_le(reuse.by.map_or(0, |id| id.0));
+        item.put_slice(name.as_str().as_bytes());
         write(&item)?;
     }
     Ok(())
@@ -170,11 +181,14 @@ pub(crate) fn put_named(out: &mut Vec<u8>, name: &TopicName, settings: &TopicSet
 }
 
 pub(crate) fn take_named(rest: &mut &[u8]) -> Result<(TopicName, TopicSettings), String> {
-    let name = take_part(rest)?;
-    let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
-    let name = TopicName::parse(name).map_err(|error| error.to_string())?;
+    let name = parse_name(take_part(rest)?)?;
     let settings = TopicSettings::decode(take_part(rest)?).map_err(|error| error.to_string())?;
     Ok((name, settings))
+}
+
+fn parse_name(bytes: &[u8]) -> Result<TopicName, String> {
+    let name = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    TopicName::parse(name).map_err(|error| error.to_string())
 }
 
 fn take_part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
@@ -279,6 +293,7 @@ impl Recovering {
             return Ok(());
         }
         let Some(cell) = self.topics.by_id(id) else {
+            self.topics.reused(|names| names.created(&name, entry.header.position, id));
             self.add_topic(id, name, settings).lock().as_of = entry.header.position;
             self.set_by_log.insert(id);
             return Ok(());
@@ -431,6 +446,13 @@ impl Recover for Recovering {
                 let as_of = Position(take_number(&mut rest)?);
                 self.replay_group(id, as_of, rest)
             }
+            ITEM_REUSED => {
+                let at = Position(take_number(&mut rest)?);
+                let by = Some(TopicId(take_number(&mut rest)?)).filter(|id| id.0 > 0);
+                let name = parse_name(rest)?;
+                self.topics.reused(|names| names.restore(name, Reuse { at, by }));
+                Ok(())
+            }
             kind => Err(format!("item of kind {kind} was written by a newer program")),
         }
     }
@@ -443,6 +465,7 @@ impl Recover for Recovering {
             EntryKind::TopicDelete => {
                 self.note_deleted(header.topic);
                 if let Some(cell) = self.topics.by_id(header.topic) {
+                    self.topics.reused(|names| names.deleted(&cell.name, header.position));
                     self.topics.remove(&cell);
                 }
                 Ok(())

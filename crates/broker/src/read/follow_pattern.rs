@@ -15,6 +15,7 @@ use bytes::Bytes;
 use gapless_core::sweep::{Effect, Input};
 use gapless_core::{
     Entry, EntryKind, GapNotice, Kept, Pattern, Position, Seq, Sweep, Tally, Timestamp, TopicId,
+    TopicName,
 };
 use gapless_journal::{PatternReader, Pending, ReadError, TailRead};
 
@@ -89,7 +90,7 @@ impl PatternFollower {
 
     /// Moves the place, and queues the notices that this causes; returns from which seq on an entry
     /// is to be handed out.
-    fn step(&mut self, now: Timestamp, topic: Option<&LiveTopic>, input: Input<'_>) -> Option<Seq> {
+    fn step(&mut self, now: Timestamp, topic: Option<&TopicName>, input: Input<'_>) -> Option<Seq> {
         let mut effects = Vec::new();
         self.sweep.step(now, input, &mut effects);
         if cfg!(debug_assertions) {
@@ -104,11 +105,14 @@ impl PatternFollower {
                 Effect::CaughtUp => self.tell(Delivery::Live),
                 Effect::Deliver { from } => delivered = Some(from),
                 Effect::Gap { from, to, positions, through, reason } => {
-                    let topic = topic.map(|cell| cell.name.clone());
-                    let notice =
-                        GapNotice { topic, from, to: Some(to), positions: Some(positions), reason };
+                    let (topic, to) = (topic.cloned(), Some(to));
+                    let notice = GapNotice { topic, from, to, positions: Some(positions), reason };
                     // With the notice these are accounted for, so that they are not reported again.
                     self.ready.push_back((Delivery::Gap(notice), through));
+                }
+                Effect::Deleted { positions } => {
+                    let notice = GapNotice::deleted(topic.cloned(), positions);
+                    self.ready.push_back((Delivery::Gap(notice), positions.1));
                 }
             }
         }
@@ -116,6 +120,7 @@ impl PatternFollower {
     }
 
     fn pass(&mut self, inner: &Inner, shared: &Shared, through: Position) {
+        self.tell_reused(inner, through);
         self.step(inner.clock.now(), None, Input::Passed { through });
         shared.place.store(self.sweep.next().prev().0, Ordering::Relaxed);
     }
@@ -282,19 +287,53 @@ impl PatternFollower {
         if self.trims_seen.replace(trims) == Some(trims) {
             return;
         }
-        let now = inner.clock.now();
         for cell in inner.topics.matching(&self.pattern) {
-            let (kept, position) = {
-                let state = cell.lock();
-                if !state.is_durable() {
-                    continue;
-                }
-                // What retention by count has let go comes by in its entries.
-                let (first, floor_reason) = (state.machine.first(), state.machine.floor_reason());
-                (Kept { first, floor_reason, ..state.kept() }, state.floor_position)
+            let place = self.sweep.next().prev();
+            let is_ahead = |cell: &LiveTopic| {
+                inner.topics.reused(|names| names.created_after(&cell.name, place)).is_some()
             };
-            let floor = Input::Floor { topic: cell.id, kept: &kept, position };
-            self.step(now, Some(&cell), floor);
+            // That it is another topic must be reported before: `tell_reused` does both.
+            if !inner.topics.may_be_reused_from(place.next()) || !is_ahead(&cell) {
+                self.tell_floor(inner, &cell);
+            }
+        }
+    }
+
+    /// Queues a notice if this topic was trimmed beyond this subscriber's place.
+    fn tell_floor(&mut self, inner: &Inner, cell: &LiveTopic) {
+        let (kept, position) = {
+            let state = cell.lock();
+            if !state.is_durable() {
+                return;
+            }
+            // What retention by count has let go comes by in its entries.
+            let (first, floor_reason) = (state.machine.first(), state.machine.floor_reason());
+            (Kept { first, floor_reason, ..state.kept() }, state.floor_position)
+        };
+        let floor = Input::Floor { topic: cell.id, kept: &kept, position };
+        self.step(inner.clock.now(), Some(&cell.name), floor);
+    }
+
+    /// Queues notices of matching topics that were created up to a position under the name of
+    /// another.
+    fn tell_reused(&mut self, inner: &Inner, through: Position) {
+        let next = self.sweep.next();
+        if through < next || !inner.topics.may_be_reused_from(next) {
+            return;
+        }
+        let wanted = |name: &TopicName| self.pattern.matches(name);
+        let created: Vec<(TopicName, Position, TopicId)> = inner.topics.reused(|names| {
+            let between = names.created_between(next, through);
+            between
+                .filter(|each| wanted(each.0))
+                .map(|each| (each.0.clone(), each.1, each.2))
+                .collect()
+        });
+        for (name, position, topic) in created {
+            self.step(inner.clock.now(), Some(&name), Input::Reused { topic, position });
+            if let Some(cell) = inner.topics.by_id(topic) {
+                self.tell_floor(inner, &cell);
+            }
         }
     }
 
@@ -312,13 +351,21 @@ impl PatternFollower {
                 let state = cell.lock();
                 (!state.gone).then(|| state.kept())
             });
+            let (place, told) = (self.sweep.next().prev(), self.ready.len());
+            self.tell_reused(inner, header.position.prev());
             let (Some(cell), Some(kept)) = (cell, kept) else {
+                if told < self.ready.len()
+                    && let Some(run) = run.take()
+                {
+                    self.ready.insert(told, run.finish(place, now));
+                }
                 let through = header.last_position();
+                self.tell_reused(inner, through);
                 self.step(now, None, Input::Passed { through });
                 continue;
             };
-            let (place, told) = (self.sweep.next().prev(), self.ready.len());
-            let from = self.step(now, Some(&cell), Input::Entry { header: &header, kept: &kept });
+            let from =
+                self.step(now, Some(&cell.name), Input::Entry { header: &header, kept: &kept });
             let is_whole = from == Some(header.seq) && told == self.ready.len();
             let continues = run.as_ref().is_some_and(|run| {
                 is_whole && run.cell.id == cell.id && run.to.next() == header.seq

@@ -139,7 +139,13 @@ impl Inner {
                 match place {
                     None => Start::Beginning,
                     Some(seen) => {
-                        let (start, notice) = self.start_after(&cell, seen)?;
+                        let created = self.created_after(&cell, seen);
+                        notices.extend(created.map(|at| {
+                            let positions = (seen.next(), at);
+                            Delivery::Gap(GapNotice::deleted(Some(cell.name.clone()), positions))
+                        }));
+                        let (start, notice) =
+                            self.start_after(&cell, created.map_or(seen, |at| at.max(seen)))?;
                         notices.extend(notice);
                         start
                     }
@@ -161,6 +167,14 @@ impl Inner {
             follower.newest_only(last);
         }
         Ok(follower)
+    }
+
+    /// Where this topic was created, if that was under the name of another one and after a place
+    /// at which a reader stands. What is in memory only has positions of another kind.
+    fn created_after(&self, cell: &LiveTopic, place: Position) -> Option<Position> {
+        let is_durable = cell.lock().is_durable();
+        let created = || self.topics.reused(|names| names.created_after(&cell.name, place));
+        is_durable.then(created).flatten()
     }
 
     /// Where a topic goes on after a position, and the gap to report before.

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 
 use gapless_core::topic::Input;
 use gapless_core::{
-    Durability, EntryHeader, EntryKind, Pattern, PubSubError, Seq, Storage, TopicInfo, TopicName,
-    TopicSettings,
+    Durability, EntryHeader, EntryKind, Pattern, Position, PubSubError, Seq, Storage, TopicInfo,
+    TopicName, TopicSettings,
 };
 use gapless_journal::{Append, Ticket};
 
@@ -236,6 +236,7 @@ impl Inner {
         let header =
             EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicDelete) };
         state.as_of = append.entry(header, &[]);
+        self.topics.reused(|names| names.deleted(&cell.name, state.as_of));
         state.deleted = true;
     }
 
@@ -395,7 +396,12 @@ impl Inner {
         let mut append = append.map_err(begin_error)?;
         let time = append.time(self.clock.now());
         let header = EntryHeader { topic: cell.id, time, ..EntryHeader::new(EntryKind::TopicSet) };
+        let is_new = state.as_of == Position(0);
         state.as_of = append.entry(header, &body);
+        if is_new {
+            // Before it is visible, so that no reader passes it without being notified.
+            self.topics.reused(|names| names.created(&cell.name, state.as_of, cell.id));
+        }
         let ticket = append.finish(Durability::Flushed, Durability::Flushed);
         self.note_change(state.as_of);
         state.settings = shared;

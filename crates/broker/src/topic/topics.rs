@@ -3,11 +3,12 @@
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use gapless_core::{Pattern, Timestamp, TopicId, TopicName, TopicSettings};
+use gapless_core::{Pattern, Position, ReusedNames, Timestamp, TopicId, TopicName, TopicSettings};
 
-use crate::topic::live_topic::LiveTopic;
+use crate::topic::live_topic::{LiveTopic, lock};
 
 /// All topics of a broker.
 #[derive(Default)]
@@ -15,6 +16,9 @@ pub(crate) struct Topics {
     maps: RwLock<Maps>,
     /// Topics in which retention has work to do.
     pub(crate) trims: Arc<Mutex<Vec<TopicId>>>,
+    reused: Mutex<ReusedNames>,
+    /// The position of the last change of these, so that most readers need not lock them.
+    newest_reuse: AtomicU64,
 }
 
 #[derive(Default)]
@@ -84,6 +88,20 @@ impl Topics {
 
     fn write<T>(&self, with: impl FnOnce(&mut Maps) -> T) -> T {
         with(&mut self.maps.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Looks into, or changes, what is known of names that belonged to deleted topics.
+    pub(crate) fn reused<T>(&self, with: impl FnOnce(&mut ReusedNames) -> T) -> T {
+        let mut names = lock(&self.reused);
+        let done = with(&mut names);
+        names.check();
+        self.newest_reuse.store(names.newest().0, Ordering::Release);
+        done
+    }
+
+    /// Whether a name may have changed its topic at this position or later.
+    pub(crate) fn may_be_reused_from(&self, position: Position) -> bool {
+        self.newest_reuse.load(Ordering::Acquire) >= position.0
     }
 
     pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<LiveTopic>> {

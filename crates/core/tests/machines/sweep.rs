@@ -34,6 +34,7 @@ pub(crate) fn run(machine: &mut Sweep, now: Timestamp, verb: &str, words: &Words
         "behind" => Input::Behind { last: Position(words.number("last")) },
         "tail" => Input::AtTail { is_empty: words.text("empty").is_some() },
         "floor" => Input::Floor { topic, kept: &kept, position: Position(words.number("at")) },
+        "reused" => Input::Reused { topic, position: Position(words.number("at")) },
         "batch" => {
             entry = header(words.small("span"));
             Input::Entry { header: &entry, kept: &kept }
