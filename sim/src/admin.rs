@@ -192,7 +192,10 @@ impl World {
                 let first = (self.first_kept(key)..=visible).find(late);
                 place.next.insert(key, first.unwrap_or(visible + 1));
             }
-            (_, From::Now) => {
+            (Some(key), From::Now) => {
+                place.next.insert(key, self.visible[&key] + 1);
+            }
+            (None, From::Now) => {
                 let ends = self.visible.iter().map(|(key, visible)| (*key, visible + 1));
                 place.next.extend(ends);
             }

@@ -120,6 +120,7 @@ impl World {
         self.broker = None;
         self.down_at = None;
         self.faulty = false;
+        self.may_be_held = false;
     }
 
     /// Opens the store, at first perhaps in vain. One that was closed must have everything.

@@ -429,8 +429,11 @@ impl World {
         let mut keys: Vec<TopicKey> = named.map(|(key, _)| *key).collect();
         keys.sort_by_key(|key| self.now.topics[key].deleted);
         let is_true = |key: &&TopicKey| self.not_gone(follower, **key, gap).is_none();
-        let is_next =
-            |key: &&TopicKey| gap.from.is_none_or(|from| follower.place.next(**key) == from.0);
+        let is_next = |key: &&TopicKey| {
+            let next = follower.place.next(**key);
+            // One that resumes a pattern is told again of what was told ahead of its place.
+            gap.from.is_none_or(|from| from.0 == next || (follower.is_resumed && from.0 < next))
+        };
         let fits = keys.iter().find(|key| is_true(key) && is_next(key));
         fits.or(keys.iter().find(is_true)).or(keys.first()).copied()
     }

@@ -360,7 +360,9 @@ impl World {
             Err(error) => {
                 self.note(format_args!("  trouble: {error}"));
                 let right = match &error {
-                    PubSubError::StorageFull => stats.full || self.is_limited() || self.was_busy,
+                    PubSubError::StorageFull => {
+                        stats.full || self.is_limited() || self.was_busy || self.may_be_held
+                    }
                     PubSubError::Internal(_) => self.is_down() || self.files_limited,
                     // The topic of delayed messages may have to be made first.
                     PubSubError::Unavailable if self.may_refuse() => true,
@@ -474,6 +476,7 @@ impl World {
         let stats = self.broker().journal_stats();
         let options = &self.plan.journal;
         self.in_trouble()
+            || self.may_be_held
             || stats.full
             || stats.waiting_bytes + 4096 > options.waiting_bytes_max as u64
             || stats.tail_bytes + stats.waiting_bytes + 4096 > options.unsealed_bytes_max
@@ -492,6 +495,7 @@ impl World {
         let before = waiting.len();
         let may_refuse = self.may_refuse();
         self.broker().turn();
+        self.may_be_held = false;
         let left = self.broker().delayed_len();
         self.note(format_args!("turn: {} due, {left} left", due.len()));
         let done = before.saturating_sub(left);

@@ -173,6 +173,8 @@ pub(crate) struct World {
     pub settings_before: Option<TopicSettings>,
     /// Whether the journal may have refused what was published within a sync.
     pub was_busy: bool,
+    /// The limits of disk and files were lifted, and no turn has come since.
+    pub may_be_held: bool,
     /// Whether the last run tried to close.
     pub closing: bool,
     pub counts: Counts,
@@ -253,6 +255,7 @@ impl World {
             files_limited: false,
             closing: true,
             was_busy: false,
+            may_be_held: false,
             settings_before: None,
             counts: Counts::default(),
         }
@@ -302,6 +305,8 @@ impl World {
 
     /// Lets the disk have room, and files be opened, again.
     pub(crate) fn lift_limits(&mut self) {
+        // The journal knows only after its next turn that it may make files again.
+        self.may_be_held |= self.is_limited();
         (self.disk_limited, self.files_limited) = (false, false);
         self.fs.set_capacity(None);
         self.fs.set_open_files_max(None);

@@ -14,6 +14,7 @@ const FOUND: &[(u64, &str)] = &[
     (90_911, "a hole that reaches into memory, and retention by age"),
     (93_061, "a floor that a crash took back, and a token from before it"),
     (200_061, "a follower that begins at a time within a hole"),
+    (1_022_553, "a pattern did not report the floor of a topic whose deletion was not flushed yet"),
 ];
 
 /// Runs these seeds, some beside each other, and tells what they did together.

@@ -67,10 +67,15 @@ impl ReusedNames {
     }
 
     /// The creation that a reader who has seen everything up to `place` must be notified of,
-    /// before it goes on in the topic of this name.
-    pub fn created_after(&self, name: &TopicName, place: Position) -> Option<Position> {
+    /// before it goes on in this topic of this name.
+    pub fn created_after(
+        &self,
+        name: &TopicName,
+        topic: TopicId,
+        place: Position,
+    ) -> Option<Position> {
         let reuse = self.names.get(name)?;
-        (reuse.by.is_some() && reuse.at > place).then_some(reuse.at)
+        (reuse.by == Some(topic) && reuse.at > place).then_some(reuse.at)
     }
 
     /// The creations between two positions, both included, in their order.
@@ -117,12 +122,14 @@ mod tests {
     fn o6_only_a_reader_before_the_creation_of_a_successor_is_notified() {
         let mut names = ReusedNames::default();
         assert!(!names.created(&name("a"), Position(1), TopicId(1)));
-        assert_eq!(names.created_after(&name("a"), Position(0)), None);
+        assert_eq!(names.created_after(&name("a"), TopicId(2), Position(0)), None);
         names.deleted(&name("a"), Position(5));
-        assert_eq!(names.created_after(&name("a"), Position(0)), None);
+        assert_eq!(names.created_after(&name("a"), TopicId(2), Position(0)), None);
         assert!(names.created(&name("a"), Position(9), TopicId(2)));
-        assert_eq!(names.created_after(&name("a"), Position(8)), Some(Position(9)));
-        assert_eq!(names.created_after(&name("a"), Position(9)), None);
+        assert_eq!(names.created_after(&name("a"), TopicId(2), Position(8)), Some(Position(9)));
+        assert_eq!(names.created_after(&name("a"), TopicId(2), Position(9)), None);
+        // The deleted one, of which messages may still be on their way, is not the new one.
+        assert_eq!(names.created_after(&name("a"), TopicId(1), Position(8)), None);
         names.check();
     }
 

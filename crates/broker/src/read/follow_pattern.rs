@@ -287,10 +287,13 @@ impl PatternFollower {
         if self.trims_seen.replace(trims) == Some(trims) {
             return;
         }
-        for cell in inner.topics.matching(&self.pattern) {
+        for cell in inner.topics.matching_or_leaving(&self.pattern) {
             let place = self.sweep.next().prev();
             let is_ahead = |cell: &LiveTopic| {
-                inner.topics.reused(|names| names.created_after(&cell.name, place)).is_some()
+                inner
+                    .topics
+                    .reused(|names| names.created_after(&cell.name, cell.id, place))
+                    .is_some()
             };
             // That it is another topic must be reported before: `tell_reused` does both.
             if !inner.topics.may_be_reused_from(place.next()) || !is_ahead(&cell) {

@@ -173,7 +173,8 @@ impl Inner {
     /// at which a reader stands. What is in memory only has positions of another kind.
     fn created_after(&self, cell: &LiveTopic, place: Position) -> Option<Position> {
         let is_durable = cell.lock().is_durable();
-        let created = || self.topics.reused(|names| names.created_after(&cell.name, place));
+        let created =
+            || self.topics.reused(|names| names.created_after(&cell.name, cell.id, place));
         is_durable.then(created).flatten()
     }
 

@@ -238,4 +238,15 @@ impl Topics {
         found.sort_unstable_by_key(|cell: &Arc<LiveTopic>| cell.id);
         found
     }
+
+    /// As [`Topics::matching`], with those whose deletion is not flushed yet: their messages still
+    /// come.
+    pub(crate) fn matching_or_leaving(&self, pattern: &Pattern) -> Vec<Arc<LiveTopic>> {
+        let mut found = self.matching(pattern);
+        self.read(|maps| {
+            let leaving = maps.leaving.values().filter(|cell| pattern.matches(&cell.name));
+            found.extend(leaving.cloned());
+        });
+        found
+    }
 }
