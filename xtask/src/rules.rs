@@ -78,11 +78,11 @@ const MAY_READ_CLOCK: &[Exception] = &[
     Exception { path: "crates/gapless/src/cmd/bench", reason: "measures" },
     Exception { path: "bench/", reason: "measures" },
     Exception {
-        path: "crates/server/src/native/fairness.rs",
+        path: "crates/server/src/session/fairness.rs",
         reason: "its tests need a moment to count from",
     },
     Exception {
-        path: "crates/server/src/native/awake.rs",
+        path: "crates/server/src/session/awake.rs",
         reason: "it does nothing until a moment has come",
     },
     Exception {

@@ -4,24 +4,21 @@ mod answers;
 mod budget;
 pub mod certificate;
 mod cluster;
-mod connections;
 pub mod http;
 pub mod json;
 mod machine;
 pub mod native;
-mod numbered;
 mod process;
 mod read_ahead;
-mod sessions;
-mod sockets;
+mod session;
 mod tls;
 
 use std::path::PathBuf;
 
 pub use budget::Budget;
-pub use connections::Connections;
 pub use gapless_auth::{Auth, AuthError, AuthOptions};
-pub use sessions::Sessions;
+pub use session::connections::Connections;
+pub use session::sessions::Sessions;
 pub use tls::{Tls, TlsError, TlsFiles};
 
 /// Why a listener did not open.

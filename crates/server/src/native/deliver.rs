@@ -13,7 +13,7 @@ use gapless_protocol::{
 };
 
 use crate::answers::{error, follow_error};
-use crate::native::ready::{Ready, SubscriptionWaker};
+use crate::session::ready::{Ready, SubscriptionWaker};
 
 /// Bytes of a `Messages` frame before its batches, at most.
 const MESSAGES_FIELDS_BYTES: usize = 64;

@@ -24,9 +24,9 @@ use gapless_protocol::{
 
 use crate::answers::{error, group_error, member_error};
 use crate::native::deliver::{Stop, put_with};
-use crate::native::ready::{Ready, SubscriptionWaker};
-use crate::numbered::Numbered;
-use crate::sessions::{Listed, Session};
+use crate::session::numbered::Numbered;
+use crate::session::ready::{Ready, SubscriptionWaker};
+use crate::session::sessions::{Listed, Session};
 
 /// Bytes of a `GroupMessages` frame before its leases, at most.
 const MESSAGES_FIELDS_BYTES: usize = 32;

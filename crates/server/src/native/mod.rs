@@ -5,19 +5,14 @@
 //! allow. A connection that does not read costs one bounded buffer; its subscriptions are
 //! places in a sequence and wait there. `docs/protocol.md` has every byte.
 
-mod awake;
 mod connection;
 mod deliver;
-mod fairness;
 mod group;
 mod group_requests;
 mod options;
-mod output;
-pub(crate) mod ready;
-mod requests;
+pub(crate) mod requests;
 mod server;
 mod signals;
-mod stream;
 
 pub use options::NativeOptions;
 pub use server::NativeListener;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gapless_protocol::FRAME_BYTES_MAX;
 
-use crate::sockets::WRITE_TIMEOUT;
+use crate::session::sockets::WRITE_TIMEOUT;
 use crate::{Budget, Connections, Tls};
 
 /// Limits of the native listener.

@@ -21,7 +21,7 @@ use crate::cluster;
 use crate::json;
 use crate::native::group_requests;
 use crate::native::server::Shared;
-use crate::sessions::Session;
+use crate::session::sessions::Session;
 
 /// Topics or clients in one answer, at most.
 pub(crate) const LIST_MAX: usize = 1000;

@@ -17,14 +17,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::native::awake::Awake;
+use crate::ListenerError;
 use crate::native::connection::Connection;
-use crate::native::fairness::Fairness;
 use crate::native::options::NativeOptions;
 use crate::native::signals::{Signals, tell_all};
-use crate::native::stream::Stream;
-use crate::sessions::{Counted, Session, Sessions, count_connections};
-use crate::{ListenerError, sockets};
+use crate::session::awake::Awake;
+use crate::session::fairness::Fairness;
+use crate::session::sessions::{Counted, Session, Sessions, count_connections};
+use crate::session::sockets;
+use crate::session::stream::Stream;
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -19,7 +19,7 @@ use crate::answers::follow_error;
 use crate::json::{self as shown, Shown};
 use gapless_auth::Held;
 
-use crate::sessions::Seat;
+use crate::session::sessions::Seat;
 
 /// One event of a follower.
 #[derive(Debug)]

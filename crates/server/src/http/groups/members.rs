@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::http::listener::server::Shared;
 use crate::http::values::problem::Problem;
-use crate::sessions::{Listed, Seat};
+use crate::session::sessions::{Listed, Seat};
 
 /// Longest name of a member, in bytes.
 const NAME_BYTES_MAX: usize = 128;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::http::listener::options::HttpOptions;
 use crate::http::listener::outgoing::Outgoing;
 use crate::http::listener::wire::{Io, Wire};
-use crate::sockets::slow_reader_ended;
+use crate::session::sockets::slow_reader_ended;
 
 /// Requests of one connection at the same time, at most.
 const STREAMS_MAX: u32 = 100;

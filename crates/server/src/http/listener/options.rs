@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::sockets::WRITE_TIMEOUT;
+use crate::session::sockets::WRITE_TIMEOUT;
 use crate::{Budget, Connections, Tls};
 
 /// Limits of the HTTP listener.

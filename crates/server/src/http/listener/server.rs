@@ -44,8 +44,9 @@ use crate::http::values::problem::Problem;
 use crate::http::watch::{health, metrics};
 use crate::http::{durable, follow, groups, jobs, page, topics};
 use crate::native::NativeListener;
-use crate::sessions::{Counted, count_connections};
-use crate::{ListenerError, certificate, sockets};
+use crate::session::sessions::{Counted, count_connections};
+use crate::session::sockets;
+use crate::{ListenerError, certificate};
 
 /// How long accepting rests after it failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

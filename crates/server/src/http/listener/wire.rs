@@ -26,7 +26,7 @@ use crate::budget::Share;
 use crate::http::listener::http2::Streams;
 use crate::http::listener::socket::Socket;
 use crate::http::values::problem::Problem;
-use crate::sockets::slow_reader_ended;
+use crate::session::sockets::slow_reader_ended;
 
 /// Longer than any answer that hyper creates by itself.
 const OWN_ANSWER_BYTES_MAX: usize = 256;

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use gapless_broker::{SubscriberInfo, SubscriberState};
 
-use crate::sessions::{Session, Sessions};
+use crate::session::sessions::{Session, Sessions};
 
 /// Clients that left and are still shown.
 const LEFT_MAX: usize = 100;

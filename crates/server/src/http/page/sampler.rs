@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::http::listener::options::HttpOptions;
 use crate::http::page::sampling::Sampling;
-use crate::sessions::Sessions;
+use crate::session::sessions::Sessions;
 
 /// A reading that took some time is followed by at least so many times as much without one.
 const REST: u32 = 20;

@@ -13,7 +13,7 @@ use crate::http::page::events::Events;
 use crate::http::page::jobs::Jobs;
 use crate::http::page::ring::Ring;
 use crate::http::page::topics::{RATE_POINTS, Topic, Topics};
-use crate::sessions::Sessions;
+use crate::session::sessions::Sessions;
 
 /// Points of the charts: five minutes.
 pub(crate) const HISTORY_POINTS: usize = 300;

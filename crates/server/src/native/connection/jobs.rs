@@ -19,7 +19,7 @@ use gapless_protocol::Kind;
 
 use super::{Connection, Stage};
 use crate::budget::Share;
-use crate::native::stream::Stream;
+use crate::session::stream::Stream;
 
 /// A part of the memory of all connections.
 struct SharedRoom(Share);

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use gapless_protocol::Output;
 
-use crate::native::stream::Stream;
+use crate::session::stream::Stream;
 
 /// Writes as much as the socket takes, and no more than `most` bytes; ready when that went.
 pub(crate) fn poll_write(

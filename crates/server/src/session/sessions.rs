@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gapless_broker::{MemberHandle, MemberInfo};
 use gapless_core::{Timestamp, TopicName};
 
-use crate::native::ready::Ready;
-use crate::numbered::Numbered;
+use crate::session::numbered::Numbered;
+use crate::session::ready::Ready;
 
 /// A client that is connected.
 #[derive(Debug)]
