@@ -123,7 +123,7 @@ impl World {
         self.may_be_held = false;
     }
 
-    /// Opens the store, at first perhaps in vain. One that was closed must have everything.
+    /// Opens the store, perhaps after failed attempts. One that was closed must have everything.
     pub(crate) fn open(&mut self, mut end: End, was_closed: bool) -> Checked {
         if self.random.chance(20) {
             self.plan.resize(&mut self.random);

@@ -1,4 +1,4 @@
-//! Somebody who follows a topic or a pattern, and what it must and must not be handed.
+//! A follower of a topic or a pattern, and what it must and must not be handed.
 //!
 //! Per topic: each seq once, ascending, without a hole but for true gap notices and numbers
 //! that a delivery accounts for and that have a reason to be missing; never one that is
@@ -59,8 +59,8 @@ pub(crate) enum Begin {
     /// At or before its place, with numbers that are not there and no message before this
     /// time.
     Time(Timestamp),
-    /// At or before its place, with numbers that are gone: nobody knows any more how many
-    /// of them it had seen.
+    /// At or before its place, with numbers that are gone: it is not known any more how
+    /// many of them it had seen.
     Token,
 }
 
@@ -395,7 +395,7 @@ impl World {
         let begins_well = match (from, follower.begin) {
             (Some(from), Begin::Exact) => from == next,
             (Some(from), Begin::Time(_) | Begin::Token) => from <= next,
-            // It stood within a hole, and nobody knows how much of that it had seen.
+            // It stood within a hole, and it is not known how much of that it had seen.
             (None, begin) => follower.topic.is_none() || begin == Begin::Token,
         };
         let in_doubt = from.is_some_and(|from| follower.place.is_in_doubt(key, from));

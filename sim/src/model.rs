@@ -15,7 +15,7 @@ use gapless_core::{
     DedupWindow, Durability, Message, RecordsBuilder, Timestamp, TopicName, TopicSettings,
 };
 
-/// One making of a topic; made anew under the same name it is another one.
+/// One making of a topic; created again under the same name it is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TopicKey(pub u32);
 

@@ -97,7 +97,7 @@ impl Cluster {
                 Arc::new(Gossip::start(start, Arc::clone(&shell) as _).await?)
             }
         };
-        // A list that does not change is dialled as it is, whoever else connects.
+        // A list that does not change is dialled as it is, also when other nodes connect.
         let learning = if is_static { mpsc::channel(1).1 } else { learning };
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&shell).keep());

@@ -32,7 +32,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// How waits between attempts grow: a node that is back is found soon.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), most: Duration::from_secs(2), jitter_percent: 20 };
-/// How long an address that nobody names any more is dialled without success.
+/// How long an address that no node names any more is dialled without success.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Addresses that are dialled at the same time at most, for each node that there may be.
 const ADDRESSES_PER_NODE: usize = 4;

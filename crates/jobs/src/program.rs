@@ -89,7 +89,7 @@ impl Programs {
     }
 
     fn start_runner(&self) -> io::Result<Runner> {
-        // Nobody looks for strays before it is known to be none.
+        // Strays are not looked for before it is known to be none.
         let mut runners = lock(&self.runners);
         let runner = Runner::start(&self.command)?;
         runners.extend(runner.pid());

@@ -73,7 +73,7 @@ pub trait Blobs: Send + Sync + Debug {
 pub trait BlobWriter: Send + Debug {
     /// Adds bytes at the end. After an error only dropping makes sense.
     fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError>;
-    /// Says that nobody is expected to read the blob soon: memory in which the store would
+    /// Says that the blob will hardly be read soon: memory in which the store would
     /// keep a copy can serve others. A hint.
     fn read_rarely(&mut self) {}
     /// Gives the blob its name. When it returns [`Created::New`], the whole blob is
@@ -97,7 +97,7 @@ pub trait Blob: Send + Sync + Debug {
     /// How many bytes it has.
     fn len(&self) -> u64;
     /// Fills `buf` from `offset` on; a range that is not wholly inside is an error, since
-    /// whoever asks has the range from an index and so something is wrong.
+    /// the caller has the range from an index and so something is wrong.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), BlobError>;
     /// As many bytes are read about as fast as one: a look-up reads that much at once instead of
     /// many small ranges.

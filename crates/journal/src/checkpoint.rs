@@ -96,7 +96,7 @@ impl CheckpointWriter {
     }
 }
 
-/// Names are given once, so whoever finds one taken would go on with somebody else's blob.
+/// Names are given once, so a writer that finds one taken would go on with the blob of another.
 pub(crate) fn name_taken(name: String) -> BlobError {
     let source = std::io::ErrorKind::AlreadyExists.into();
     BlobError::Io { doing: "name", name, source }

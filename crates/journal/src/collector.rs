@@ -1,7 +1,7 @@
 //! Drops what is dead: below the floor of its topic, of a topic that is gone, expired, or
 //! superseded by a newer message of its key.
 //!
-//! A segment without anything living is deleted. One that is mostly dead is written anew
+//! A segment without anything living is deleted. One that is mostly dead is rewritten
 //! without it; small neighbours are written together. No number changes: what a batch lost
 //! stays accounted for by its span, and runs of lost batches become one hole. Only
 //! neighbours are merged, so that segments stay in the order of their positions.
@@ -33,7 +33,7 @@ const ROWS_AT_ONCE: u64 = 256;
 const ROWS_OF_A_STEP: u64 = 4096;
 /// How many segments there may be before small ones are merged even in a hurry.
 const SEGMENTS_MAX_HURRIED: usize = 1000;
-/// Share of dead bytes, in percent, from which a segment is written anew when the disk is nearly
+/// Share of dead bytes, in percent, from which a segment is rewritten when the disk is nearly
 /// full.
 const TIGHT_DEAD_PERCENT: u64 = 10;
 /// How many small neighbours are worth merging.
@@ -363,7 +363,7 @@ impl Inner {
         }
     }
 
-    /// Writes every segment anew.
+    /// Rewrites every segment.
     pub(crate) fn rewrite_all(&self, state: &dyn State, now: Timestamp) -> Result<(), KeepError> {
         // Twice, because a tombstone goes only when nothing older of its key is left.
         for _ in 0..2 {
@@ -449,7 +449,7 @@ impl Inner {
         None
     }
 
-    /// Writes neighbouring segments anew as one, without what is dead.
+    /// Rewrites neighbouring segments as one, without what is dead.
     pub(crate) fn rewrite(
         &self,
         old: &[Arc<Segment>],

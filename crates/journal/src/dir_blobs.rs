@@ -5,7 +5,7 @@
 //! crash leaves under temporary names is removed when the folder is next prepared. However many
 //! blobs are in use, few of their files are open (see `open_files.rs`).
 //!
-//! One process owns the folder (whoever opens it holds the lock of the log), so
+//! One process owns the folder (the process that opens it holds the lock of the log), so
 //! create-if-absent is a check under a mutex here, and not in the file system, whose
 //! rename replaces.
 
@@ -187,7 +187,7 @@ impl DirBlobWriter {
         let naming = self.shared.naming.lock();
         let _naming = naming.unwrap_or_else(PoisonError::into_inner);
         if fs.exists(&path)? {
-            // It may be there only since a moment, and whoever hears of it may rely on it.
+            // It may be there only since a moment, and callers that hear of it may rely on it.
             fs.sync_dir(dir)?;
             return Ok(Created::AlreadyThere);
         }

@@ -1,11 +1,11 @@
 //! Examines a store in a folder without changing it, and repairs it when told to.
 //!
 //! [`examine`] reads every byte of the store, by the same code that opens it, and says what
-//! it found instead of acting on it. It takes no lock: of a store that somebody writes to,
+//! it found instead of acting on it. It takes no lock: of a store that is written to,
 //! the newest part may look unfinished.
 //!
 //! [`repair()`] does what the findings it is given allow, and answers what was lost by it.
-//! Whoever wants less takes findings out of the report before. What it cannot do is bring
+//! A caller that wants less takes findings out of the report before. What it cannot do is bring
 //! back bytes: for that there are backups.
 
 mod rebuild;
@@ -355,7 +355,7 @@ pub fn examine(folder: &Folder, progress: &mut dyn FnMut(u64, u64)) -> Result<Re
     report.epoch = Some(Epoch(manifest.epoch));
     examine_checkpoint(&blobs, &manifest, &mut report);
     examine_segments(&blobs, &manifest, &mut report, progress);
-    // Of a store whose newest manifest is damaged nobody knows what belongs to nothing.
+    // Of a store whose newest manifest is damaged it is not known which blobs are unused.
     if report.opens_by(&manifest) {
         examine_orphans(folder, &blobs, &manifest, &mut report)?;
         examine_log(folder, &manifest, &mut report);
@@ -543,7 +543,7 @@ fn examine_log_of(folder: &Folder, manifest: &Manifest) -> Result<Examination, L
     folder.file_log(marks_of(manifest)).examine(floor_of(manifest))
 }
 
-/// Blobs in a folder that may not be changed, or is somebody else's.
+/// Blobs in a folder that may not be changed, or belongs to another process.
 #[derive(Debug)]
 pub(crate) struct ReadBlobs {
     fs: Arc<dyn Fs>,

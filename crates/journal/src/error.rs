@@ -42,7 +42,7 @@ pub enum BeginError {
 /// appended and not yet confirmed may or may not be there when it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// A write or a flush failed; trying again could lose data, so nobody does.
+    /// A write or a flush failed; trying again could lose data, so it is not tried.
     #[error("the journal stopped after a failed write: {why}; restart to see what is kept")]
     Poisoned {
         /// What the disk said.
@@ -52,7 +52,7 @@ pub enum Failure {
     /// written when there is room; until then it is not certain. The journal itself goes on.
     #[error("the disk is full, and what was appended is not written yet")]
     Unwritten,
-    /// Somebody else has taken over the log.
+    /// Another process has taken over the log.
     #[error("another owner has taken over this journal (its next frame is {next})")]
     Fenced {
         /// Where the other one is.

@@ -9,8 +9,8 @@
 //! The rules:
 //! - what is dead stays dead: frames of an end that was cut, or of a file's earlier life,
 //!   are told by number, term and link, and never replayed;
-//! - a frame that had been flushed and is gone refuses to open; only an end that nobody
-//!   was promised is cut, and that is told;
+//! - a frame that had been flushed and is gone refuses to open; only an end that was
+//!   never confirmed is cut, and that is reported;
 //! - what is handed out at opening is written and flushed once more when it is settled, since the
 //!   process before may have died without flushing, or after its flush had failed.
 //!
@@ -143,7 +143,7 @@ impl FileLog {
         })
     }
 
-    /// The same, but leaves no trace where nobody ever took it.
+    /// The same, but leaves no trace where it was never taken.
     fn lock_if_there(&self) -> Result<Option<Box<dyn FsLock>>, LogError> {
         let there = self.fs.exists(&self.dir.join(LOCK_NAME)).map_err(self.in_dir("look for"))?;
         there.then(|| self.lock()).transpose()

@@ -28,7 +28,7 @@ use crate::open::JUMP_POSITIONS;
 const UNFLUSHED_POSITIONS_MAX: u64 = JUMP_POSITIONS / 2;
 
 /// Tries to write the same frames, one after the other with a rest between, before those who
-/// wait for them are told that nobody knows when.
+/// wait for them are told that it is not known when.
 const BLOCKED_TRIES_MAX: u64 = 100;
 
 impl Inner {
@@ -43,8 +43,8 @@ impl Inner {
             self.flush_log();
         }
         self.look_for_room();
-        // Also when nothing had gathered: room may have been made just before somebody
-        // began to wait for it. Not when there is none, or it would be woken in vain.
+        // Also when nothing had gathered: room may have been made just before an append
+        // began to wait for it. Not when there is none, or it would be woken for nothing.
         let unsealed = self.unsealed.load(Ordering::Acquire);
         if turned == Turn::Done && unsealed <= self.options.unsealed_bytes_max {
             self.marks.room_made();
@@ -129,7 +129,7 @@ impl Inner {
         }
     }
 
-    /// Whether somebody asked for a flush, or so many positions would be visible without
+    /// Whether a flush was asked for, or so many positions would be visible without
     /// one that a crash could take back more than a jump skips.
     fn must_flush(&self, written: &[Frame]) -> bool {
         let flushed = Position(self.flushed_position.load(Ordering::Acquire));

@@ -111,7 +111,7 @@ pub trait FsLock: Send + Sync + Debug {}
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskFs;
 
-/// A file and where its cursor stands. Nobody but `write_all_at` uses the cursor, so an
+/// A file and where its cursor stands. Only `write_all_at` uses the cursor, so an
 /// append behind the last one is a single `writev`, without a seek before it.
 #[derive(Debug)]
 struct DiskFile {

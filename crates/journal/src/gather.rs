@@ -21,7 +21,7 @@ use crate::log::{Lsn, Wanted};
 /// Where a frame may start in memory.
 const FRAME_ALIGN: usize = 64;
 
-/// Somebody who is told when entries are durable enough to be seen: a topic.
+/// What is notified when entries are durable enough to be seen: a topic.
 pub trait Sink: Send + Sync {
     /// `bytes` holds whole entries of this sink, in order, from the frame `lsn`. Who waits
     /// for them is added to `wakers`, and woken after the acks went out.

@@ -2,7 +2,7 @@
 //!
 //! Two tables of fixed rows, each row with a checksum of its own, so that a lookup reads a
 //! few rows and trusts nothing unread. Block rows are sorted by topic and seq, key rows by
-//! topic and hash. The index is never the only truth: it can be made anew from the data,
+//! topic and hash. The index is never the only truth: it can be rebuilt from the data,
 //! and is when it is missing or damaged.
 
 use std::collections::BTreeMap;
@@ -280,7 +280,7 @@ fn put_row<R: Row>(row: &R, out: &mut Vec<u8>) {
     debug_assert_eq!(out.len() - from, R::BYTES);
 }
 
-/// Why an index cannot be used. It is made anew from the data then.
+/// Why an index cannot be used. It is rebuilt from the data then.
 #[derive(Debug)]
 pub(crate) enum IndexFault {
     /// It is missing, cut short, of another version or damaged.

@@ -3,8 +3,8 @@
 //! [`Journal::begin`] gives a place in the gathering frame; what is put there is one atomic
 //! append, and the [`Ticket`] tells when it is durable. Readers of one topic get its
 //! entries through their [`Sink`]; readers of many follow the frames in the tail; both read
-//! what is older through the recovery pool. Everything slow that is nobody's turn to do
-//! (segments, checkpoints, collecting) is done by whoever calls [`Journal::keep`].
+//! what is older through the recovery pool. What is slow and not waited for
+//! (segments, checkpoints, collecting) is done by the caller of [`Journal::keep`].
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -44,7 +44,7 @@ use crate::topic_reader::read_topic;
 /// An append, of at most [`ENTRY_BYTES_MAX`], cannot take as many as are left of a jump.
 const GIVEN_POSITIONS_MAX: u64 = JUMP_POSITIONS / 4 * 3;
 
-/// What somebody who does not block may still write itself, in bytes: it goes to the page
+/// What a caller that must not block may still write itself, in bytes: it goes to the page
 /// cache in less time than a wake-up takes.
 const WRITTEN_HERE_BYTES_MAX: usize = 64 * 1024;
 
@@ -87,7 +87,7 @@ pub(crate) struct Inner {
     /// Positions that were skipped at openings, which is when such are added. The manifest has them
     /// too, but is locked for as long as the keeper works.
     pub(crate) jumps: Vec<Jump>,
-    /// The newest manifest; whoever holds it is the one who keeps the store.
+    /// The newest manifest; the one that holds its lock keeps the store.
     pub(crate) manifest: Mutex<Manifest>,
     /// Blobs to be deleted as soon as the manifest that does not name them has its copy.
     pub(crate) unneeded: Mutex<Vec<String>>,
@@ -245,7 +245,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 
 /// Tells when an append is durable. Awaiting it asks the flusher's thread for a turn, but
 /// writes itself what is little and needs no flush; [`Ticket::wait`] blocks and flushes itself
-/// if nobody else does, which is faster for one publisher alone, and [`Ticket::lead`] does so
+/// if no other thread does, which is faster for one publisher alone, and [`Ticket::lead`] does so
 /// for those who may block a moment; dropping it lets the flusher's thread do it in its own time.
 ///
 /// It does not keep the journal open, and still tells what was reached when that is gone.
@@ -286,7 +286,7 @@ impl Ticket {
         waits && self.wanted == Durability::Flushed && !self.marks.is_led() && may()
     }
 
-    /// Writes and flushes in this thread, unless somebody else is at it: that saves two
+    /// Writes and flushes in this thread, unless another thread does: that saves two
     /// wake-ups, and blocks for as long as it takes.
     pub fn lead(&self) {
         if let Some(inner) = self.inner.upgrade() {

@@ -1,4 +1,4 @@
-//! What nobody waits for: writing out segments and checkpoints, trimming the log, dropping
+//! Work in the background: writing out segments and checkpoints, trimming the log, dropping
 //! what is dead, making room ahead.
 //!
 //! The order makes every step safe to lose: first new blobs are made durable, then a new
@@ -110,7 +110,7 @@ impl Journal {
         self.inner.seal(u64::MAX, state, now)
     }
 
-    /// Writes all segments anew without what is dead, superseded keys included, now.
+    /// Rewrites all segments without what is dead, superseded keys included, now.
     ///
     /// # Errors
     /// Says what could not be done; nothing is lost by it.
@@ -164,7 +164,7 @@ impl Inner {
                 self.dead.store(true, Ordering::Release);
             }
             kept.collected |= collected?;
-            // Somebody waits for the room; else the next turn is soon enough.
+            // Appends wait for the room; else the next turn is soon enough.
             if !self.is_tight() {
                 break;
             }

@@ -2,8 +2,8 @@
 //!
 //! A store is a folder with the log in [`LOG_FOLDER`], the blobs in [`BLOBS_FOLDER`], and
 //! [`LOCK_NAME`], which is held by the one who has it open. The lock is taken before
-//! anything is looked at: opening the blobs removes what was never finished, and whoever
-//! comes second would remove it from under the first.
+//! anything is looked at: opening the blobs removes what was never finished, and a second
+//! opener would remove what the first is writing.
 
 use std::{
     io,
@@ -57,7 +57,7 @@ impl Folder {
     /// The parts to open a journal with. The folder is locked until the journal is gone.
     ///
     /// # Errors
-    /// When somebody has it open ([`LogError::Locked`]), or it cannot be written.
+    /// When another process has it open ([`LogError::Locked`]), or it cannot be written.
     pub fn parts(
         &self,
         (new_epoch, new_secret): (Epoch, Secret),
@@ -66,7 +66,7 @@ impl Folder {
     ) -> Result<Parts, OpenError> {
         let (fs, path) = (Arc::clone(&self.fs), self.blobs_path());
         let blobs = DirBlobs::with_open_files(fs, path, self.open_files_max);
-        // Where nobody ever took the lock, not even that is left behind.
+        // Where the lock was never taken, not even that is left behind.
         if !self.fs.exists(&self.path.join(LOCK_NAME)).unwrap_or(true) {
             self.refuse_remains(&blobs)?;
         }

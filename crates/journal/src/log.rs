@@ -19,7 +19,7 @@
 //! - **Looking changes nothing.** Taking over changes nothing before
 //!   [`LogWriter::settle`], so who finds that it cannot go on leaves the log as it was.
 //! - **What is replayed stays.** All that a take over hands out survives power loss
-//!   once it is settled: nobody acts on a frame that a crash could still take back.
+//!   once it is settled: no reader acts on a frame that a crash could still take back.
 //! - **Exact place.** `append(at)` appends only if `at` is `next`; otherwise
 //!   [`AppendError::WrongPlace`], and nothing is changed.
 //! - **Written, flushed.** After `append` the frame survives `kill -9`; after `flush`
@@ -100,7 +100,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// Becomes the one who may append, and learns where the log stands.
     ///
     /// A torn end is told, and cut by [`LogWriter::settle`]. On any error the log is unchanged
-    /// and whoever owned it still does.
+    /// and its owner still owns it.
     fn take_over(&self, floor: Floor) -> Result<TakeOver, LogError>;
 
     /// The names of what lies where a new log would be, of whatever store: nothing may.
@@ -262,7 +262,7 @@ pub struct Wanted {
     pub freeing: bool,
 }
 
-/// Why nothing was appended, flushed or trimmed, or why nobody knows.
+/// Why nothing was appended, flushed or trimmed, or why that is not known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {

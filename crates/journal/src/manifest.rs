@@ -198,7 +198,7 @@ impl Manifest {
     /// manifests before it are.
     ///
     /// # Errors
-    /// When the first cannot be written, or when somebody else wrote one of its number. Its
+    /// When the first cannot be written, or when another process wrote one of its number. Its
     /// number has gone on all the same: the one that failed may be there.
     pub(crate) fn store(&mut self, blobs: &dyn Blobs) -> Result<bool, OpenError> {
         self.put(blobs)?;

@@ -2,7 +2,7 @@
 //!
 //! Marks only rise. A waiter names a frame and a durability; it is woken once when the mark
 //! has reached it, or when the journal has failed. One thread at a time leads: it writes and
-//! flushes for everybody. A blocked publisher leads itself when nobody else does, which
+//! flushes for all. A blocked publisher leads itself when no other thread does, which
 //! saves it two wake-ups; the flusher's thread leads for all who do not block.
 
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ pub(crate) struct Marks {
     flushed: AtomicU64,
     failed: AtomicBool,
     waiting: Mutex<Waiting>,
-    /// Those who must take a turn of their own wait here until nobody leads.
+    /// Those who must take a turn of their own wait here until no thread leads.
     turns: Condvar,
     /// The flusher's thread waits here for work.
     kicks: Condvar,
@@ -52,7 +52,7 @@ pub(crate) struct Marks {
 #[derive(Debug, Default)]
 struct Waiting {
     leading: bool,
-    /// How many wait for a turn of their own: while nobody does, nobody is notified, which
+    /// How many wait for a turn of their own: while none does, none is notified, which
     /// would cost a call of the system each time.
     blocked: usize,
     /// Blocked publishers, parked until their mark is reached or it is their turn to lead.
@@ -184,7 +184,7 @@ impl Marks {
     }
 
     /// Tells those who wait for frames through `last` that these are not written, and that
-    /// nobody knows when they will be.
+    /// it is not known when they will be.
     pub(crate) fn give_up(&self, last: Lsn) {
         let mut waiting = lock(&self.waiting);
         waiting.given_up = waiting.given_up.max(last);
@@ -276,7 +276,7 @@ impl Marks {
         }
     }
 
-    /// Blocks until the wait is over; leads when nobody does.
+    /// Blocks until the wait is over; leads when no thread does.
     pub(crate) fn wait(
         &self,
         lsn: Lsn,
@@ -315,7 +315,7 @@ impl Marks {
         waiting
     }
 
-    /// Takes one turn as the leader, if nobody leads, else waits until that one is done.
+    /// Takes one turn as the leader, if no thread leads, else waits until that one is done.
     pub(crate) fn take_turn(&self, turn: impl Fn() -> Turn) {
         let mut waiting = lock(&self.waiting);
         while waiting.leading {
@@ -324,12 +324,12 @@ impl Marks {
         drop(self.lead(waiting, &turn, Duration::ZERO));
     }
 
-    /// Whether somebody leads.
+    /// Whether a thread leads.
     pub(crate) fn is_led(&self) -> bool {
         lock(&self.waiting).leading
     }
 
-    /// Takes one turn as the leader, if nobody leads. Returns whether it did.
+    /// Takes one turn as the leader, if no thread leads. Returns whether it did.
     pub(crate) fn try_turn(&self, turn: impl Fn() -> Turn) -> bool {
         let waiting = lock(&self.waiting);
         let may = !waiting.leading;
@@ -339,7 +339,7 @@ impl Marks {
         may
     }
 
-    /// The life of the flusher's thread: a turn whenever somebody asked for one, and while
+    /// The life of the flusher's thread: a turn whenever one was asked for, and while
     /// the disk is full one now and then, so that all goes on by itself when it is not.
     pub(crate) fn serve(&self, turn: impl Fn() -> Turn) {
         let mut waiting = lock(&self.waiting);
@@ -410,7 +410,7 @@ impl Marks {
 }
 
 /// Lets go of the leadership, whatever ends the turn. A turn that panics ends the journal
-/// too, because nobody knows what it had done; else all who wait would wait for ever.
+/// too, because it is not known what it had done; else all who wait would wait for ever.
 struct Leader<'a>(&'a Marks);
 
 impl Drop for Leader<'_> {
@@ -423,7 +423,7 @@ impl Drop for Leader<'_> {
         if waiting.blocked > 0 {
             self.0.turns.notify_all();
         }
-        // The next leader, if it is not somebody who comes just now. It stays in the queue
+        // The next leader, if it is not a thread that comes just now. It stays in the queue
         // until it has looked, so that the one who leads before it wakes it again.
         if let Some((_, _, next)) = waiting.parked.front() {
             next.unpark();

@@ -1,7 +1,7 @@
 //! A log and blobs in memory, shared by all clones.
 //!
 //! They keep the contracts of [`crate::log`] and [`crate::blobs`] the way a distributed
-//! engine would: nobody is locked out, a later taker fences the earlier one, and the
+//! engine would: no opener is locked out, a later taker fences the earlier one, and the
 //! answer to an append can get lost. Tests of what stands above use them for speed and
 //! for these answers, which files do not give.
 //!
@@ -81,7 +81,7 @@ impl fmt::Debug for LogState {
 }
 
 impl MemoryLog {
-    /// An empty log that nobody owns.
+    /// An empty log without an owner.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

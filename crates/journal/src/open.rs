@@ -1,8 +1,8 @@
 //! Opening a store: manifest, checkpoint, then the log from where these end.
 //!
 //! The rule: first everything is read and checked, and only then the first byte is written. A
-//! refusal leaves the folder as it was, so a restart loop uses nothing up, and whoever comes
-//! to repair finds what the opener found.
+//! refusal leaves the folder as it was, so a restart loop uses nothing up, and a repair
+//! finds what the opener found.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
@@ -47,7 +47,7 @@ pub struct Parts {
     pub new_secret: Secret,
     /// A clock for measuring.
     pub monotonic: Monotonic,
-    /// Whether a thread flushes. Without, somebody calls [`Journal::turn`].
+    /// Whether a thread flushes. Without one, the caller calls [`Journal::turn`].
     pub flusher_thread: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Opened {
     pub frames_replayed: u64,
     /// How many bytes these had.
     pub bytes_replayed: u64,
-    /// Indexes that had to be made anew, and why.
+    /// Indexes that had to be rebuilt, and why.
     pub indexes_rebuilt: Vec<(String, String)>,
     /// Positions that were skipped because the last end was unclean.
     pub jump: Option<Jump>,

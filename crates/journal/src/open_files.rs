@@ -32,7 +32,7 @@ pub(crate) struct OpenFiles {
 struct State {
     /// Those that are open, in the order in which they are looked at to close one.
     open: VecDeque<Weak<File>>,
-    /// Those that somebody may read, by path.
+    /// Those that may be read, by path.
     known: HashMap<PathBuf, Weak<File>>,
 }
 

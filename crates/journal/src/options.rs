@@ -28,7 +28,7 @@ pub struct JournalOptions {
     pub block_bytes: usize,
     /// Bytes up to which neighbouring small segments are merged into one.
     pub merged_bytes_max: u64,
-    /// Share of dead bytes, in percent, from which a segment is written anew without them.
+    /// Share of dead bytes, in percent, from which a segment is rewritten without them.
     pub dead_percent: u64,
     /// How long superseded messages of a compacted topic may stay when nothing else makes them go;
     /// zero for as long as they like.

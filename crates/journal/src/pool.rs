@@ -2,7 +2,7 @@
 //! flusher are not slowed.
 //!
 //! A request reads one bounded step. Each reader has one request here, and more only while
-//! nobody waits ([`Pool::is_idle`]): so the queue is not longer than there are readers, but
+//! no other waits ([`Pool::is_idle`]): so the queue is not longer than there are readers, but
 //! for a few, and they take turns.
 
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ impl Pool {
         lock(&self.queue.tasks).0.len()
     }
 
-    /// Whether nobody waits for a thread, so that reading ahead is at nobody's cost. Never
+    /// Whether no reader waits for a thread, so that reading ahead delays none. Never
     /// when tasks run in the thread that asks: then it would gain nothing.
     pub(crate) fn is_idle(&self) -> bool {
         !self.inline && self.waiting() == 0

@@ -27,7 +27,7 @@ const BLOCK_ALIGN: u64 = 64;
 const PIECE_BYTES: usize = 15 * 1024;
 /// Bytes read at once when data is scanned from end to end.
 const SCAN_BYTES: usize = 1024 * 1024;
-/// The most bytes of a block in an index made anew.
+/// The most bytes of a block in a rebuilt index.
 const REBUILT_BLOCK_BYTES: usize = 128 * 1024;
 
 /// How the name of the data ends.

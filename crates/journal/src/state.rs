@@ -1,4 +1,4 @@
-//! What the journal asks of whoever keeps the state above it: the broker.
+//! What the journal asks of the layer above it, which keeps the state: the broker.
 
 use std::time::Duration;
 

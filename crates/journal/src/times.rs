@@ -1,4 +1,4 @@
-//! How long flushes take, as counts in buckets: one addition per flush, whoever asks.
+//! How long flushes take, as counts in buckets: one addition per flush.
 //!
 //! Buckets grow by a quarter of a power of two, so a quantile is right to within a fifth.
 //! Two readings subtracted give the flushes between them, so everybody who looks can have a

@@ -2,7 +2,7 @@
 //!
 //! The index is asked once for many steps (a plan); each step is then a request of its own
 //! to the recovery pool. While a step is being used, the next ones are read, by more than
-//! one thread if nobody else needs them: so neither side waits for the other to wake up. A
+//! one thread if no other reader needs them: so neither side waits for the other to wake up. A
 //! step that the system has in memory is read at once by who asks, without the pool.
 //! The rule: steps come in order and without a hole; what is missing is an error.
 //!
@@ -123,7 +123,7 @@ impl Journal {
             self.read_ahead(reader, bytes_max);
         }
         let ahead_max = if reader.here.is_some() { 1 } else { STEPS_AHEAD };
-        // Only with threads that nobody else waits for.
+        // Only with threads that no other reader waits for.
         while reader.ahead.len() < ahead_max
             && self.inner.pool.is_idle()
             && self.read_ahead(reader, bytes_max)

@@ -11,7 +11,7 @@ use gapless_journal::faulty::Times;
 use super::*;
 
 impl World {
-    /// Opens the store after a crash of this kind, at first perhaps in vain.
+    /// Opens the store after a crash of this kind, perhaps after failed attempts.
     pub(super) fn open(&mut self, mut end: Option<CrashKind>) -> Checked {
         for attempt in 0.. {
             let fault = attempt < 3 && end.is_some() && self.random.chance(15);

@@ -21,7 +21,7 @@ use crate::segment::Segment;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Repair {
-    /// An index was made anew. Nothing is lost.
+    /// An index was rebuilt. Nothing is lost.
     IndexRebuilt {
         /// Its name.
         name: String,
@@ -159,7 +159,7 @@ pub fn repair(folder: &Folder, report: &Report) -> Result<Vec<Repair>, OpenError
     Ok(done)
 }
 
-/// Locks the folder, and makes sure that nobody has the log without it.
+/// Locks the folder, and makes sure that no process has the log without it.
 pub(super) fn lock(folder: &Folder) -> Result<Box<dyn FsLock>, OpenError> {
     let lock = folder.lock()?;
     let log_lock = folder.path.join(LOG_FOLDER).join(LOCK_NAME);

@@ -1,8 +1,8 @@
 //! Examining a log without changing it, and cutting it when told to.
 //!
 //! The doctor sees what opening would see, by the same code, and says it instead of
-//! acting on it. Its one repair is to forget everything from a frame on; what it forgot
-//! is its answer, since somebody has to know.
+//! acting on it. Its one repair is to forget everything from a frame on; it returns
+//! what it forgot, so that the caller can report it.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -55,7 +55,7 @@ pub struct Cut {
 }
 
 impl FileLog {
-    /// Says what is in the log, reading only and without the lock: while somebody writes,
+    /// Says what is in the log, reading only and without the lock: while it is written to,
     /// the end may look torn.
     pub fn examine(&self, floor: Floor) -> Result<Examination, LogError> {
         let scan = scan(self.files(true)?, self.wanted(floor.first_needed, false))?;

@@ -167,7 +167,7 @@ impl Room {
         taken
     }
 
-    /// A new file with at least so many bytes, no larger than it must be, since somebody waits.
+    /// A new file with at least so many bytes, no larger than it must be, since an append waits.
     pub(super) fn make_now(&self, bytes_min: u64) -> io::Result<Arc<LogFile>> {
         self.make(self.bytes_for(bytes_min), &|| false)
     }
@@ -239,7 +239,7 @@ impl Room {
         growth
     }
 
-    /// How large a file is best made when nobody waits for it.
+    /// How large a file is best made when no append waits for it.
     fn next_file_bytes(&self) -> u64 {
         let files = self.files();
         let count = files.count - u32::from(files.reserve.is_some());

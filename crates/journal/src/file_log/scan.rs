@@ -18,7 +18,7 @@
 //! look like a frame. Three things keep them from being one: a frame that is whole is passed
 //! over as a whole, dead or alive; what counts has the store's secret; and where version 1
 //! wrote frames without one, only those count that are reached from the beginning of their
-//! file by number, term and link, which nobody could know when the message was sent.
+//! file by number, term and link, which no client could know when the message was sent.
 //!
 //! Most of a log is dead, and who opens it waits. So a file whose first frame is older than
 //! the last frame that is not needed, which is in another file, was left before that one was
@@ -27,7 +27,7 @@
 //! first block never tells of an earlier life than the blocks behind it. What is needed is
 //! kept, so that it is read once.
 //!
-//! Nothing is written here, so the doctor can examine a log that somebody uses; and it sees
+//! Nothing is written here, so the doctor can examine a log that is in use; and it sees
 //! what opening sees, since there is one way to look.
 
 use std::{io, sync::Arc};

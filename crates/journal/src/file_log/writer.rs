@@ -75,7 +75,7 @@ pub(super) struct Writer {
     pub(super) first: Arc<AtomicU64>,
     /// Where a frame is put together that is written and flushed in one step.
     pub(super) pages: Pages,
-    /// Set by a failure after which nobody knows what the files hold.
+    /// Set by a failure after which it is not known what the files hold.
     pub(super) failed: bool,
     /// What taking over found and was not acted on yet.
     pub(super) unsettled: Option<Unsettled>,

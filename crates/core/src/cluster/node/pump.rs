@@ -249,7 +249,7 @@ fn draw(
 }
 
 /// An item as the other node gets it. Sessions that it is not for any more are left out; if
-/// nobody is left, only its number goes.
+/// none is left, only its number goes.
 fn item(now: Timestamp, node: NodeId, sent: &Sent, named: &Table) -> Item {
     let here = sent.named.iter().filter(|(id, session)| is_at(named, *id, node, *session));
     let sessions: Vec<u64> = here.map(|(_, session)| *session).collect();

@@ -115,7 +115,7 @@ async fn first(answers: &mut Subscription) -> Result<Delivered, Problem> {
     }
 }
 
-/// A subject for one answer, which nobody can guess.
+/// A subject for one answer, which cannot be guessed.
 fn reply_subject() -> TopicName {
     let random = [(); 2].map(|()| gapless_broker::random_epoch().0);
     let name = format!("{REPLIES}.{:016x}{:016x}", random[0], random[1]);

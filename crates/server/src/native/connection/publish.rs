@@ -73,7 +73,7 @@ impl Owed {
                     AckVerb { parts: parts.map(part).collect() }.within(limit).into()
                 });
                 put_ack(answer, self.ids, put);
-                // Without an id nobody waits for the report either.
+                // Without an id the client does not wait for the report either.
                 report = publishing.take_report().filter(|_| self.ids.corr_id != [0; 16]);
             }
             Due::Run(publishing, msg_ids) => {
