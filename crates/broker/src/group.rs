@@ -26,7 +26,7 @@ use gapless_core::group::op::{Op, OpWriter, Stop};
 use gapless_core::group::{Effect, Input};
 use gapless_core::{
     Durability, EntryHeader, EntryKind, GapNotice, GapReason, Group, GroupTotals, Lease, MemberId,
-    Mode, Pattern, Position, PubSubError, Timestamp, Token, TopicId, TopicName,
+    Mode, Pattern, Position, PubSubError, StartFrom as From, Timestamp, Token, TopicId, TopicName,
 };
 use gapless_journal::{Append, Ticket};
 
@@ -38,7 +38,7 @@ use crate::group::read_ahead::{KeyHash, ReadAhead};
 use crate::group::reread::Rereading;
 use crate::group::unread::Unread;
 use crate::read::delivery::Delivery;
-use crate::read::subscription::{Follower, From, Shared};
+use crate::read::subscription::{Follower, Shared};
 use crate::topic::live_topic::{headers, lock};
 
 /// Notices that wait for one member, at most; older ones go.

@@ -50,6 +50,7 @@ pub use error::{
 };
 pub use figures::counts::{DeliveryCounts, TopicCounts};
 pub use figures::metrics::ACK_SECONDS_BUCKETS;
+pub use gapless_core::StartFrom as From;
 pub use gapless_core::{DeadLetter, GroupTotals, LetterFilter, Token, TokenError};
 pub use gapless_core::{
     Delivered, DeliveredRef, GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo,
@@ -64,7 +65,7 @@ pub use limits::Limits;
 pub use publish::{Atomic, Publishing};
 pub use read::delivery::{Delivery, Messages};
 pub use read::explain::{Explained, GroupExplained, GroupFate, MessageState};
-pub use read::subscription::{From, SubscriberInfo, SubscriberState, Subscription};
+pub use read::subscription::{SubscriberInfo, SubscriberState, Subscription};
 pub use subsystem::Subsystem;
 pub use topic::admin::{CreatingTopic, TopicPlace};
 pub use volatile::report::Reporting;

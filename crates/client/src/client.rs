@@ -8,7 +8,7 @@ use std::time::Duration;
 use gapless_core::cluster::Identity;
 use gapless_core::{
     BatcherLimits, BatcherLimitsError, EncodeError, Link, LinkLimits, Message, Pattern,
-    PublishOptions, Registry, RejectReason, TopicName,
+    PublishOptions, Registry, RejectReason, StartFrom as From, TopicName,
 };
 use gapless_protocol::{Features, FrameLimit, Hello, VERSION, Verb};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -26,7 +26,7 @@ use crate::options::{ClientLimits, ConnectOptions};
 use crate::publish::{
     Atomic, Committing, IdSource, Outgoing, Publishing, Reporting, committing, publishing, random,
 };
-use crate::subscription::{From, Subscription};
+use crate::subscription::Subscription;
 use crate::tls::TlsError;
 use crate::typed;
 
@@ -328,7 +328,7 @@ impl Client {
     ) -> Result<Subscription, SubscriptionError> {
         let pattern = Pattern::parse(pattern)?;
         let feed = Arc::new(Feed::new(self.inner.limits.window));
-        let follow = NewFollow { feed: Arc::clone(&feed), pattern, from: from.into(), identity };
+        let follow = NewFollow { feed: Arc::clone(&feed), pattern, from, identity };
         if !self.inner.inbox.send(Command::Follow(follow)) {
             return Err(SubscriptionError::Closed);
         }

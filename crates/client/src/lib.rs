@@ -74,13 +74,14 @@ pub use error::{
     AskError, ConnectError, GaveUp, MemberError, PublishError, SubscriptionError, Trouble,
     TypedError,
 };
+pub use gapless_core::StartFrom as From;
 pub use gapless_core::{Token, TokenError};
 pub use leased::{Leased, LeasedMessage, Leases};
 pub use member::{Answering, GroupEvent, Member, MemberHandle, MemberOptions, Outcome, Stepping};
 pub use options::{ClientLimits, ConnectOptions, Ids};
 pub use publish::{Ack, Atomic, Committing, Publishing, ReportError, Reporting};
 pub use request::{REPLIES, REPLY_TO, RequestError, reply_subject, reply_to};
-pub use subscription::{Event, From, Messages, Subscription};
+pub use subscription::{Event, Messages, Subscription};
 pub use tls::{TlsError, TlsOptions};
 pub use typed::{Json, MessagePack, RegistryExt};
 

@@ -8,13 +8,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use gapless_core::{Message, PublishOptions, RejectReason, TopicName};
+use gapless_core::{Message, PublishOptions, RejectReason, StartFrom as From, TopicName};
 use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::error::{PublishError, SubscriptionError};
 use crate::publish::random;
-use crate::subscription::From;
 
 /// The header of a request that names the subject of its answer.
 pub const REPLY_TO: &str = "reply-to";
@@ -47,7 +46,7 @@ pub fn reply_to(request: &Message) -> Option<TopicName> {
     TopicName::parse(std::str::from_utf8(value).ok()?).ok()
 }
 
-/// A subject for one answer, which nobody else uses.
+/// A subject for one answer, which no other request uses.
 pub fn reply_subject() -> TopicName {
     let name = format!("{REPLIES}.{:016x}{:016x}", random(), random());
     TopicName::parse(&name).expect("letters and digits are a name")

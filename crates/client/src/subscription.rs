@@ -10,45 +10,15 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use gapless_core::{
-    BatchRef, Batches, Delivered, DeliveredRef, GapNotice, Registry, Seq, Timestamp, Token,
+    BatchRef, Batches, Delivered, DeliveredRef, GapNotice, Registry, Seq, StartFrom as From, Token,
     TopicName,
 };
-use gapless_protocol::{PlaceRange, StartFrom};
+use gapless_protocol::PlaceRange;
 
 use crate::client::Client;
 use crate::error::{SubscriptionError, TypedError};
 use crate::feed::{Feed, Taken};
 use crate::typed;
-
-/// Where a subscription begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// With the oldest message that is kept.
-    Beginning,
-    /// With this seq of the topic.
-    Seq(Seq),
-    /// After this token, as [`Subscription::token`] gave it.
-    Token(Token),
-    /// With the first message accepted at this time or later.
-    Time(Timestamp),
-    /// With the next message to come.
-    Now,
-    /// With the newest message of each key, then with what comes after.
-    LastPerKey,
-}
-
-impl std::convert::From<From> for StartFrom {
-    fn from(from: From) -> Self {
-        match from {
-            From::Beginning => Self::Beginning,
-            From::Seq(seq) => Self::Seq(seq),
-            From::Token(token) => Self::Token(token),
-            From::Time(time) => Self::Time(time),
-            From::Now => Self::Now,
-            From::LastPerKey => Self::LastPerKey,
-        }
-    }
-}
 
 /// What happens to a subscription.
 #[derive(Clone, Debug)]

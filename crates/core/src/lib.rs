@@ -79,7 +79,9 @@ pub use reused::{Reuse, ReusedNames};
 pub use settings::{
     Compaction, DEDUP_COUNT_MAX, DedupWindow, Retention, SettingsError, Storage, TopicSettings,
 };
-pub use shown::{Delivered, DeliveredRef, GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo};
+pub use shown::{
+    Delivered, DeliveredRef, GapNotice, GroupDoing, GroupInfo, MemberInfo, StartFrom, TopicInfo,
+};
 pub use subscriber::{FailReason, Status, Subscriber};
 pub use sweep::Sweep;
 pub use time::{AHEAD_MAX, Timestamp};

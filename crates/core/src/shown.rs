@@ -15,6 +15,7 @@ use crate::message::Message;
 use crate::name::TopicName;
 use crate::settings::TopicSettings;
 use crate::time::Timestamp;
+use crate::token::Token;
 
 /// A message with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,23 @@ pub struct DeliveredRef<'a> {
     pub time: Timestamp,
     /// What was sent, as stored.
     pub record: Record<'a>,
+}
+
+/// Where a subscription begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartFrom {
+    /// With the oldest message that is kept.
+    Beginning,
+    /// With this seq of the topic.
+    Seq(Seq),
+    /// After this position: everything up to and with it was seen.
+    Token(Token),
+    /// With the first message accepted at this time or later.
+    Time(Timestamp),
+    /// With the next message to come.
+    Now,
+    /// With the newest message of each key, then with what comes after.
+    LastPerKey,
 }
 
 /// Numbers of a topic that a reader will not get, and why.

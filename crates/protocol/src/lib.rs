@@ -43,6 +43,7 @@ pub use frame::{
     Head, Ids, SUBJECT_BYTES_MAX,
 };
 pub use gapless_core::ExpectCell;
+pub use gapless_core::StartFrom;
 pub use gapless_core::{GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo};
 pub use gapless_core::{GroupTotals, LetterFilter, Token};
 pub use kind::{Kind, Side};
@@ -53,8 +54,8 @@ pub use split::{SplitError, SplitLimit, cut, only, split};
 pub use verb::{EncodeError, Verb, VerbError};
 pub use verbs::ack::{Known, PartAccepted, PartAck, PublishAck, Rejection};
 pub use verbs::follow::{
-    Credit, Ended, Messages, Place, PlaceRange, RecoveryComplete, RecoveryResponse, StartFrom,
-    Subscribe, Subscribed, SubscriptionGap, Unsubscribe, Unsubscribed,
+    Credit, Ended, Messages, Place, PlaceRange, RecoveryComplete, RecoveryResponse, Subscribe,
+    Subscribed, SubscriptionGap, Unsubscribe, Unsubscribed,
 };
 pub use verbs::group::{
     Confirm, GroupAck, GroupCredit, GroupDone, GroupExtend, GroupGap, GroupJoin, GroupJoined,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gapless_core::{
-    Cursor, GapNotice, GapReason, Pattern, Position, Seq, Start, Timestamp, Token, View,
+    Cursor, GapNotice, GapReason, Pattern, Position, Seq, Start, StartFrom as From, Timestamp,
+    Token, View,
 };
 use gapless_journal::ReadError;
 
@@ -13,7 +14,7 @@ use crate::error::SubscribeError;
 use crate::read::delivery::Delivery;
 use crate::read::follow_pattern::PatternFollower;
 use crate::read::follow_topic::TopicFollower;
-use crate::read::subscription::{Follower, From, NOTHING_SEEN, Shared, Subscription};
+use crate::read::subscription::{Follower, NOTHING_SEEN, Shared, Subscription};
 use crate::topic::live_topic::{LiveTopic, lock};
 
 impl Broker {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use gapless_core::cluster::DeliveryStatus;
-use gapless_core::{Pattern, Position, Seq, Timestamp, TopicName};
+use gapless_core::{Pattern, Position, Token, TopicName};
 
 use crate::broker::Owner;
 use crate::error::FollowError;
@@ -20,24 +20,6 @@ use crate::read::follow_pattern::PatternFollower;
 use crate::read::follow_topic::TopicFollower;
 use crate::volatile::named::NamedFollower;
 use crate::volatile::spread::Told;
-use gapless_core::Token;
-
-/// Where a subscription begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// With the oldest message that is kept.
-    Beginning,
-    /// With this seq of the topic.
-    Seq(Seq),
-    /// After this position: everything up to and with it was seen.
-    Token(Token),
-    /// With the first message accepted at this time or later.
-    Time(Timestamp),
-    /// With the next message to come.
-    Now,
-    /// With the newest message of each key, then with what comes after.
-    LastPerKey,
-}
 
 /// What a subscriber is doing (D5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::cluster::Identity;
 use gapless_core::{
     Batches, Checksum, Entry, EntryError, Epoch, GapNotice, GapReason, Pattern, Position, Seq,
-    Timestamp, Token, TopicName,
+    StartFrom, Timestamp, Token, TopicName,
 };
 
 use crate::verb::{Fields, VerbError, no_subject};
@@ -34,62 +34,43 @@ fn check_token(token: &Token) -> Result<(), VerbError> {
     exists(token.position.0, "token")
 }
 
-/// Where a subscription begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartFrom {
-    /// With the oldest message that is kept.
-    Beginning,
-    /// With this seq of the topic.
-    Seq(Seq),
-    /// After this token.
-    Token(Token),
-    /// With the first message accepted at this time or later.
-    Time(Timestamp),
-    /// With the next message to come.
-    Now,
-    /// With the newest message of each key, then with what comes after.
-    LastPerKey,
+fn take_from(payload: &mut Reader) -> Result<StartFrom, VerbError> {
+    Ok(match payload.u8("from")? {
+        1 => StartFrom::Beginning,
+        2 => StartFrom::Seq(payload.seq("from")?),
+        3 => StartFrom::Token(take_token(payload)?),
+        4 => StartFrom::Time(Timestamp(payload.u64("from")?)),
+        5 => StartFrom::Now,
+        6 => StartFrom::LastPerKey,
+        _ => return Err(VerbError::Value { field: "from" }),
+    })
 }
 
-impl StartFrom {
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        Ok(match payload.u8("from")? {
-            1 => Self::Beginning,
-            2 => Self::Seq(payload.seq("from")?),
-            3 => Self::Token(take_token(payload)?),
-            4 => Self::Time(Timestamp(payload.u64("from")?)),
-            5 => Self::Now,
-            6 => Self::LastPerKey,
-            _ => return Err(VerbError::Value { field: "from" }),
-        })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        match self {
-            Self::Beginning => out.put_u8(1),
-            Self::Seq(seq) => {
-                out.put_u8(2);
-                out.put_u64_le(seq.0);
-            }
-            Self::Token(token) => {
-                out.put_u8(3);
-                put_token(token, out);
-            }
-            Self::Time(time) => {
-                out.put_u8(4);
-                out.put_u64_le(time.0);
-            }
-            Self::Now => out.put_u8(5),
-            Self::LastPerKey => out.put_u8(6),
+fn put_from(from: &StartFrom, out: &mut BytesMut) {
+    match from {
+        StartFrom::Beginning => out.put_u8(1),
+        StartFrom::Seq(seq) => {
+            out.put_u8(2);
+            out.put_u64_le(seq.0);
         }
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        match self {
-            Self::Seq(seq) => exists(seq.0, "from"),
-            Self::Token(token) => check_token(token),
-            _ => Ok(()),
+        StartFrom::Token(token) => {
+            out.put_u8(3);
+            put_token(token, out);
         }
+        StartFrom::Time(time) => {
+            out.put_u8(4);
+            out.put_u64_le(time.0);
+        }
+        StartFrom::Now => out.put_u8(5),
+        StartFrom::LastPerKey => out.put_u8(6),
+    }
+}
+
+fn check_from(from: &StartFrom) -> Result<(), VerbError> {
+    match from {
+        StartFrom::Seq(seq) => exists(seq.0, "from"),
+        StartFrom::Token(token) => check_token(token),
+        _ => Ok(()),
     }
 }
 
@@ -117,7 +98,7 @@ impl Fields for Subscribe {
         let pattern = Pattern::parse(subject)?;
         let credit_messages = payload.u32("credit_messages")?;
         let credit_bytes = payload.u64("credit_bytes")?;
-        let from = StartFrom::take(payload)?;
+        let from = take_from(payload)?;
         let mut identity = None;
         if payload.has_more() {
             let bad = |_| VerbError::Value { field: "identity" };
@@ -129,14 +110,14 @@ impl Fields for Subscribe {
     fn put(&self, out: &mut BytesMut) {
         out.put_u32_le(self.credit_messages);
         out.put_u64_le(self.credit_bytes);
-        self.from.put(out);
+        put_from(&self.from, out);
         if let Some(identity) = &self.identity {
             put_bytes(out, identity.as_str().as_bytes());
         }
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        self.from.check()
+        check_from(&self.from)
     }
 }
 

@@ -57,14 +57,7 @@ impl Connection {
                 return self.refuse(ErrorCode::AlreadySubscribed, &why, ids);
             }
         }
-        let from = match asked.from {
-            StartFrom::Beginning => gapless_broker::From::Beginning,
-            StartFrom::Seq(seq) => gapless_broker::From::Seq(seq),
-            StartFrom::Token(token) => gapless_broker::From::Token(token),
-            StartFrom::Time(time) => gapless_broker::From::Time(time),
-            StartFrom::Now => gapless_broker::From::Now,
-            StartFrom::LastPerKey => gapless_broker::From::LastPerKey,
-        };
+        let from = asked.from;
         let held = match self.caller.follow() {
             Ok(held) => held,
             Err(over) => {
