@@ -364,6 +364,20 @@ fn v5_a_range_of_which_all_is_gone_tells_the_gap_and_goes_on_behind_it() {
 }
 
 #[test]
+fn o6_a_range_from_before_a_topic_was_created_again_says_so() {
+    let server = with_topic("a");
+    server.send(&lines("/v1/topics/a/messages", "{\"text\":\"x\"}\n".repeat(3))).is(200);
+    let page = server.get("/v1/topics/a/messages").is(200).json();
+    let cursor = page["cursor"].as_str().unwrap().to_owned();
+    server.delete("/v1/topics/a").is(204);
+    server.put("/v1/topics/a", &json!({})).is(201);
+    server.send(&lines("/v1/topics/a/messages", "{\"text\":\"y\"}\n".to_owned())).is(200);
+    let page = server.get(&format!("/v1/topics/a/messages?from={cursor}")).is(200).json();
+    assert_eq!(page["gaps"][0]["reason"], "deleted");
+    assert_eq!(page["messages"][0]["seq"], 1);
+}
+
+#[test]
 fn d10_a_range_tells_what_is_gone_and_accounts_for_what_is_compacted() {
     let server = with_topic("a");
     let body = "{\"text\":\"x\"}\n".repeat(10);
