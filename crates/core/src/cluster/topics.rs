@@ -4,10 +4,9 @@
 //! make some; messages of topics without a place are counted together. Subjects of replies are used
 //! once, and are not counted at all.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
-
-use hashbrown::HashMap;
 
 use crate::name::TopicName;
 use crate::time::Timestamp;
@@ -56,7 +55,7 @@ struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Topics {
     places: Vec<Place>,
-    by_name: HashMap<TopicName, usize>,
+    by_name: BTreeMap<TopicName, usize>,
     /// The place that was used last: most messages follow one of the same topic.
     last: usize,
     swept: Timestamp,
