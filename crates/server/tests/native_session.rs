@@ -26,7 +26,8 @@ fn e2_a_hello_is_answered_with_the_version_and_the_limits() {
         ..hello()
     };
     let Verb::Welcome(welcome) = peer.ask(newer) else { panic!("a welcome") };
-    assert_eq!((welcome.version, welcome.features), (VERSION, Features::GROUPS));
+    let offered = Features(Features::GROUPS.0 | Features::RETRY_AFTER.0);
+    assert_eq!((welcome.version, welcome.features), (VERSION, offered));
     assert_eq!((&*welcome.server_name, welcome.epoch), ("listener", server.broker.epoch()));
     let limits = welcome.limits;
     assert_eq!((limits.frame_bytes, limits.credit_messages, limits.idle_ms), (100_000, 7, 9_000));
