@@ -15,7 +15,7 @@ use crate::blobs::{BlobError, BlobWriter, Blobs, Created};
 use crate::error::OpenError;
 use crate::log::Lsn;
 
-const MAGIC: &[u8; 8] = b"gaplchk\n";
+pub(crate) const MAGIC: &[u8; 8] = b"gaplchk\n";
 const END: &[u8; 8] = b"gaplend\n";
 /// The version of the checkpoint format. Version 1 did not say whose it is, and had no copy.
 pub const CHECKPOINT_VERSION: u16 = 2;

@@ -8,6 +8,7 @@
 //! A caller that wants less takes findings out of the report before. What it cannot do is bring
 //! back bytes: for that there are backups.
 
+mod formats;
 mod rebuild;
 mod repair;
 
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use gapless_core::{Entry, Epoch, Position};
 
+pub use self::formats::{FormatFound, formats};
 pub use self::rebuild::{Rebuild, Rebuilt, TopicHistory, rebuild};
 pub use self::repair::{Repair, repair};
 use crate::blobs::{Blob, BlobError, BlobWriter, Blobs, check_name};

@@ -39,7 +39,7 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// The version this program writes, and the only one it reads.
 pub(crate) const VERSION: u16 = 1;
 
-const MAGIC: [u8; 8] = *b"gaplessF";
+pub(crate) const MAGIC: [u8; 8] = *b"gaplessF";
 
 /// What a file begins with that never held a frame. It is no header, and the first frame is
 /// written over it.

@@ -17,7 +17,7 @@ use siphasher::sip128::SipHasher13;
 use crate::blobs::{Blob, BlobError, Blobs};
 use crate::error::ReadError;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"gaplidx\n");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gaplidx\n");
 /// The version of the index format.
 pub const INDEX_VERSION: u16 = 1;
 const HEADER_BYTES: usize = 64;

@@ -19,7 +19,7 @@ use crate::index::key_hash;
 use crate::log::{Lsn, TERM_MAX};
 use crate::segment::SegmentMeta;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"gaplman\n");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gaplman\n");
 /// The version of the manifest format. Version 1 had no secret and no copies.
 pub const MANIFEST_VERSION: u16 = 2;
 const PREFIX: &str = "manifest-";

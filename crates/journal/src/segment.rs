@@ -16,7 +16,7 @@ use crate::doctor::TopicHistory;
 use crate::error::ReadError;
 use crate::index::{BlockRow, Index, IndexBuilder, IndexFault};
 
-const MAGIC: &[u8; 8] = b"gaplseg\n";
+pub(crate) const MAGIC: &[u8; 8] = b"gaplseg\n";
 /// The version of the segment format.
 pub const SEGMENT_VERSION: u16 = 1;
 const HEADER_BYTES: u64 = 64;
