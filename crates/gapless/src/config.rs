@@ -10,6 +10,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::values;
+
 /// A key: its name, its default, and what it means.
 pub(crate) struct Key {
     pub(crate) name: &'static str,
@@ -332,8 +334,9 @@ impl Config {
 
     /// The number of a key.
     pub(crate) fn get<T: FromStr>(&self, key: &'static str) -> Result<T, ConfigError> {
-        let number = self.values[key].0.parse().ok();
-        number.ok_or_else(|| self.bad(key, "use a whole number, without a unit"))
+        let text = &self.values[key].0;
+        let number = text.parse().ok().or_else(|| with_unit(key, text)?.to_string().parse().ok());
+        number.ok_or_else(|| self.bad(key, number_form(key)))
     }
 
     /// That the value of a key cannot be used, and why.
@@ -383,6 +386,25 @@ fn nearest(wrong: &str) -> Option<&'static str> {
     // Of a short word, little must be wrong.
     let far = (wrong.chars().count() / 3).clamp(1, 3);
     (distance(best) <= far).then_some(best.name)
+}
+
+/// The number that a duration or size stands for, in the unit of its key.
+fn with_unit(key: &str, text: &str) -> Option<u64> {
+    if key.ends_with("_ms") {
+        return u64::try_from(values::duration(text).ok()?.as_millis()).ok();
+    }
+    key.ends_with("_bytes").then(|| values::size(text).ok())?
+}
+
+/// How a number of this key is written.
+fn number_form(key: &str) -> &'static str {
+    if key.ends_with("_ms") {
+        "use a whole number of milliseconds, or a time as 10s"
+    } else if key.ends_with("_bytes") {
+        "use a whole number of bytes, or a size as 64MiB"
+    } else {
+        "use a whole number, without a unit"
+    }
 }
 
 #[cfg(test)]
@@ -485,5 +507,15 @@ mod tests {
                 config.get::<u64>(key.name).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn times_and_sizes_may_have_units() {
+        let flags = ["native.drain_ms=10s", "journal.tail_bytes=64MiB"];
+        let config = load(None, &[], &flags).unwrap();
+        assert_eq!(config.get::<u64>("native.drain_ms").unwrap(), 10_000);
+        assert_eq!(config.get::<u64>("journal.tail_bytes").unwrap(), 67_108_864);
+        let config = load(None, &[], &["native.connections_max=10s"]).unwrap();
+        assert!(config.get::<u64>("native.connections_max").is_err());
     }
 }

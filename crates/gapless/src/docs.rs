@@ -68,6 +68,9 @@ A server needs no configuration. A value comes from the first of these that has 
 3. the file `gapless.toml`, or the one named by `--config` or `GAPLESS_CONFIG`;
 4. the default below.
 
+A key that ends in `_ms` takes milliseconds or a time with its unit (`10s`, `2m`), one that ends in
+`_bytes` takes bytes or a size (`64MiB`).
+
 `gapless config` shows every value in force and where it came from; an unknown key is an error with a
 suggestion. In the file, the word before the first dot is a table:
 

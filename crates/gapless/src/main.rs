@@ -4,7 +4,9 @@
 
 mod cluster;
 mod cmd;
+mod complete;
 mod config;
+mod context;
 #[cfg(test)]
 mod docs;
 mod exit;
@@ -18,14 +20,16 @@ mod recorder;
 mod remote;
 mod show;
 mod supervisor;
+mod template;
 mod tls;
 mod values;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
 
 use cmd::{Cli, Command, Global};
 use config::{Config, ConfigError};
@@ -36,13 +40,22 @@ use output::Output;
 const CONFIG_FILE: &str = "gapless.toml";
 
 fn main() -> ExitCode {
-    let Cli { command, global } = match Cli::try_parse() {
+    // A shell that asks for words sets a variable; then this answers it, and ends.
+    clap_complete::CompleteEnv::with_factory(Cli::command).complete();
+    let parsed = Cli::command().try_get_matches();
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (Cli { command, mut global }, matches) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return wrong_words(&error),
     };
     let command = command.unwrap_or(Command::Serve(cmd::serve::ServeOptions::default()));
     let mut out = Output::new(global.json, global.quiet);
-    let done = run(command, &global, &mut out).and_then(|exit| {
+    let given = match matches.value_source("server") {
+        Some(ValueSource::EnvVariable) => context::Source::Environment,
+        _ => context::Source::Flag,
+    };
+    let chosen = if command.talks() { context::apply(&mut global, given) } else { Ok(()) };
+    let done = chosen.and_then(|()| run(command, &global, &mut out)).and_then(|exit| {
         out.flush()?;
         Ok(exit)
     });
@@ -110,8 +123,12 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Token(options) => cmd::token::run(&options, global, out),
         Command::Auth(options) => cmd::auth::run(&options, global, out),
         Command::Doctor(options) => cmd::doctor::run(&options, &configuration(global)?, out),
+        Command::Torture(options) => cmd::torture::run(&options, out),
         Command::Bench(options) => cmd::bench::run(&options, global, out),
-        Command::Config(options) => cmd::config::run(&options, &configuration(global)?, out),
+        Command::Config(options) => {
+            cmd::config::run(&options, &configuration(global)?, global, out)
+        }
+        Command::Context(options) => cmd::context::run(options, global, out),
         Command::Man(options) => cmd::man::run(&options, out),
         Command::Completions(options) => cmd::completions::run(&options, out),
     }

@@ -85,8 +85,8 @@ impl Losses {
     }
 }
 
-async fn connect(global: &Global) -> Result<Client, Failure> {
-    let address: Address = global.server.parse().map_err(Failure::words)?;
+pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
+    let address: Address = global.server().parse().map_err(Failure::words)?;
     reach(&address, global.wait).await.map_err(|error| unreachable(&address, &error))?;
     let usual = ClientLimits::default();
     let limits = ClientLimits {
@@ -113,7 +113,7 @@ async fn connect(global: &Global) -> Result<Client, Failure> {
 
 /// How to reach the server, and to prove who asks.
 pub(crate) fn connect_options(global: &Global) -> Result<ConnectOptions, Failure> {
-    let mut options = ConnectOptions::new([&global.server]);
+    let mut options = ConnectOptions::new([global.server()]);
     if let Some(token) = token(global)? {
         options = options.token(token);
     }

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::Global;
 use crate::config::{Config, DSN, KEYS, Key};
 use crate::exit::{Done, Exit};
 use crate::output::Output;
@@ -14,7 +15,8 @@ Examples:
   gapless config > gapless.toml                 the output is a configuration file
   GAPLESS_DURABILITY=written gapless config --set journal.tail_bytes=1048576
 
-Order: defaults, then the file, then the environment, then flags; the last one wins.";
+Order: defaults, then the file, then the environment, then flags; the last one wins. The last
+line says which server commands talk to, and why: a flag, the environment, a context or the default.";
 
 /// Show the configuration in force, and where each value came from
 #[derive(Debug, Args)]
@@ -24,7 +26,12 @@ pub(crate) struct ConfigOptions {
     key: Option<String>,
 }
 
-pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) -> Done {
+pub(crate) fn run(
+    options: &ConfigOptions,
+    config: &Config,
+    global: &Global,
+    out: &mut Output,
+) -> Done {
     if let Some(name) = &options.key {
         let key = Config::key(name)?;
         let value = shown(key, config);
@@ -38,7 +45,9 @@ pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) ->
     }
     if out.json {
         let row = |key: &Key| (key.name.to_owned(), value_json(config, key));
-        let all: Map<String, Value> = KEYS.iter().map(row).collect();
+        let mut all: Map<String, Value> = KEYS.iter().map(row).collect();
+        let server = json!({ "value": global.server(), "source": global.source.to_string() });
+        all.insert("client.server".to_owned(), server);
         out.line(format_args!("{:#}", Value::Object(all)))?;
         return Ok(Exit::Ok);
     }
@@ -47,6 +56,9 @@ pub(crate) fn run(options: &ConfigOptions, config: &Config, out: &mut Output) ->
         let comment = out.paint.dim(comment);
         out.line(format_args!("{setting:<56} {comment}"))?;
     }
+    // A comment, since it is not a setting of a server.
+    let talks = format!("# commands talk to {} ({})", global.server(), global.source);
+    out.line(out.paint.dim(talks))?;
     Ok(Exit::Ok)
 }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use gapless_client::{DeadLetter, LetterFilter};
 use gapless_core::{Pattern, Seq, TopicName};
 use gapless_server::json as shown;
@@ -9,6 +10,7 @@ use serde_json::json;
 
 use super::Global;
 use super::group::or_failure;
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Table, ask, human_number};
 use crate::remote::with_client;
@@ -54,7 +56,7 @@ enum DlqCommand {
     #[command(visible_alias = "list")]
     Ls {
         /// Of which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         group: TopicName,
         /// The first number to show
         #[arg(long, default_value_t = 1, value_name = "SEQ")]
@@ -67,7 +69,7 @@ enum DlqCommand {
     #[command(after_help = "Examples:\n  gapless dlq show billing 7")]
     Show {
         /// Of which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         group: TopicName,
         /// Its number
         seq: u64,
@@ -76,7 +78,7 @@ enum DlqCommand {
     #[command(after_help = REDRIVE_EXAMPLES)]
     Redrive {
         /// Of which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         group: TopicName,
         #[command(flatten)]
         which: WhichLetters,
@@ -92,7 +94,7 @@ enum DlqCommand {
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// Of which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         group: TopicName,
         #[command(flatten)]
         which: WhichLetters,

@@ -9,6 +9,7 @@ use gapless_journal::fs::DiskFs;
 use gapless_journal::layout::Folder;
 use serde_json::{Value, json};
 
+use super::upgrade;
 use crate::config::Config;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Paint, ask, human_bytes, human_number};
@@ -19,6 +20,7 @@ const EXAMPLES: &str = "\
 Examples:
   gapless doctor                                examine; nothing is changed
   gapless doctor --data /srv/gapless --json
+  gapless doctor --check-upgrade                before a new version opens the store
   gapless doctor --repair                       repair, and ask before anything is given up
   gapless doctor --repair --yes                 the same without asking
   gapless doctor --rebuild                      create manifest and checkpoint again, when lost
@@ -32,6 +34,10 @@ holds any more.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorOptions {
+    /// Say whether this program can open the store, which versions of its format it found, and
+    /// what opening would change
+    #[arg(long, conflicts_with_all = ["repair", "rebuild"])]
+    check_upgrade: bool,
     /// Repair what can be repaired
     #[arg(long)]
     repair: bool,
@@ -51,6 +57,9 @@ pub(crate) fn run(options: &DoctorOptions, config: &Config, out: &mut Output) ->
     if report.findings.iter().any(|finding| matches!(finding, Finding::NoStore)) {
         let message = format!("there is no store in {}", data.display());
         return Err(Failure::not_found(message).hint("name the data folder: --data DIR"));
+    }
+    if options.check_upgrade {
+        return upgrade::check(&folder, &report, data, out);
     }
     let mut repairs = Vec::new();
     if options.repair {

@@ -6,7 +6,7 @@ use gapless_core::Pattern;
 use serde_json::Value;
 
 use super::Global;
-use super::subscribe::{Plan, Show, follow};
+use super::subscribe::{Only, Plan, Show, follow};
 use crate::exit::{Done, Failure};
 use crate::output::Output;
 use crate::remote::with_client;
@@ -45,6 +45,7 @@ pub(crate) fn run(options: &EventsOptions, global: &Global, out: &mut Output) ->
         follow: true,
         save: None,
         show: Show::Events,
+        only: Only::default(),
     };
     with_client(global, out, async |client, out| follow(client, &plan, out).await)
 }

@@ -1,10 +1,12 @@
 //! `gapless explain`: where one message is, and how far each group is with it.
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use gapless_core::{Seq, Timestamp, TopicName, calendar};
 use serde_json::Value;
 
 use super::Global;
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Paint, human_bytes, human_number, human_span};
 use crate::remote::{asked, with_client};
@@ -28,7 +30,7 @@ is not there, or not any more.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExplainOptions {
     /// Of which topic
-    #[arg(value_parser = values::topic)]
+    #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
     topic: TopicName,
     /// Of which seq
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]

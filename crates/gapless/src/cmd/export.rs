@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use gapless_client::{Client, Event, From, Token};
 use gapless_core::{Pattern, TopicInfo};
 use gapless_server::json::Shown;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::Global;
 use super::subscribe::{begin, gap_text};
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, human_bytes, human_number, human_span};
 use crate::progress::{Progress, count_bar};
@@ -45,7 +47,7 @@ const LINE_BYTES_MAX: u64 = 2 * gapless_protocol::FRAME_BYTES_MAX as u64;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExportOptions {
     /// The topic or pattern, as orders.created or 'orders.>'
-    #[arg(value_parser = values::pattern)]
+    #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::pattern)]
     pattern: Pattern,
     /// Write to this file [default: stdout]
     #[arg(long, short, value_name = "FILE")]

@@ -1,9 +1,11 @@
 //! `gapless get`: one message, by its key or its seq.
 
 use clap::{ArgGroup, Args};
+use clap_complete::ArgValueCompleter;
 use gapless_core::{Seq, TopicName};
 
 use super::Global;
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
 use crate::remote::{asked, with_client};
@@ -24,7 +26,7 @@ Exit code 6 says that there is no such topic or message, or that the key was rem
 #[command(group = ArgGroup::new("which").required(true).args(["key", "seq"]))]
 pub(crate) struct GetOptions {
     /// Of which topic
-    #[arg(value_parser = values::topic)]
+    #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
     topic: TopicName,
     /// Of which key
     key: Option<String>,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::{AskError, Client, ErrorCode, GroupInfo};
 use gapless_core::{
@@ -12,6 +13,7 @@ use gapless_server::json as shown;
 use serde_json::json;
 
 use super::Global;
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Table, ask, human_duration, human_number, human_span};
 use crate::remote::{asked, with_client};
@@ -62,7 +64,7 @@ enum GroupCommand {
     #[command(after_help = CREATE_EXAMPLES, visible_alias = "add")]
     Create {
         /// Its name
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         name: TopicName,
         /// What it reads: a topic or a pattern
         #[arg(value_parser = values::pattern)]
@@ -90,7 +92,7 @@ enum GroupCommand {
     #[command(visible_alias = "info")]
     Show {
         /// Which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         name: TopicName,
     },
     /// Change settings; what is not named stays as it is
@@ -98,7 +100,7 @@ enum GroupCommand {
                             Source, mode and start cannot be changed: make another group.")]
     Set {
         /// Which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         name: TopicName,
         #[command(flatten)]
         given: Given,
@@ -107,21 +109,21 @@ enum GroupCommand {
     #[command(after_help = "Examples:\n  gapless group pause billing")]
     Pause {
         /// Which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         name: TopicName,
     },
     /// Let a group go on, after a pause or over a gap that stopped it
     #[command(after_help = "Examples:\n  gapless group resume billing")]
     Resume {
         /// Which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         name: TopicName,
     },
     /// Let a group start again somewhere else
     #[command(after_help = RESET_EXAMPLES)]
     Reset {
         /// Which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         name: TopicName,
         /// Where to begin
         #[arg(long, value_name = "PLACE", value_parser = values::start)]
@@ -137,7 +139,7 @@ enum GroupCommand {
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// Which group
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::groups), value_parser = values::topic)]
         name: TopicName,
         /// Do not ask
         #[arg(long, short)]

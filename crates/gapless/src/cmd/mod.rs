@@ -8,6 +8,7 @@ pub(crate) mod clients;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod context;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
 pub(crate) mod events;
@@ -36,13 +37,18 @@ pub(crate) mod subscribe;
 pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod topic;
+pub(crate) mod torture;
+mod upgrade;
 pub(crate) mod worker;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::ArgValueCompleter;
 
+use crate::complete;
+use crate::context::{Source, name as context_name};
 use crate::values;
 
 /// Where a server is by default.
@@ -91,7 +97,8 @@ pub(crate) struct Global {
     /// The data folder; the same as --set data=DIR
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// The server to talk to, as host:port or unix:/path
+    /// The server to talk to, as host:port or unix:/path [default: the context's, or
+    /// 127.0.0.1:4281]
     #[arg(
         long,
         global = true,
@@ -99,8 +106,20 @@ pub(crate) struct Global {
         env = "GAPLESS_SERVER",
         hide_env_values = true
     )]
-    #[arg(default_value = SERVER_DEFAULT)]
-    pub(crate) server: String,
+    pub(crate) server: Option<String>,
+    /// Where the server's address came from.
+    #[arg(skip)]
+    pub(crate) source: Source,
+    /// The context to use, as `gapless context add` named it [default: that of `gapless context use`]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "GAPLESS_CONTEXT",
+        hide_env_values = true,
+        add = ArgValueCompleter::new(complete::contexts), value_parser = context_name
+    )]
+    pub(crate) context: Option<String>,
     /// The token to authenticate with; better in GAPLESS_TOKEN or a file than in the list of
     /// processes
     #[arg(
@@ -180,6 +199,13 @@ pub(crate) struct Global {
     pub(crate) log: Option<String>,
 }
 
+impl Global {
+    /// The server to talk to.
+    pub(crate) fn server(&self) -> &str {
+        self.server.as_deref().unwrap_or(SERVER_DEFAULT)
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -212,12 +238,28 @@ pub(crate) enum Command {
     Auth(auth::AuthOptions),
     Doctor(doctor::DoctorOptions),
     Bench(bench::BenchOptions),
+    Torture(torture::TortureOptions),
     Config(config::ConfigOptions),
+    Context(context::ContextOptions),
     Completions(completions::CompletionsOptions),
     Man(man::ManOptions),
 }
 
 impl Command {
+    /// Whether it may talk to a server, so that a context matters.
+    pub(crate) fn talks(&self) -> bool {
+        !matches!(
+            self,
+            Self::Serve(_)
+                | Self::Init(_)
+                | Self::Context(_)
+                | Self::Doctor(_)
+                | Self::Completions(_)
+                | Self::Man(_)
+                | Self::Torture(_)
+        )
+    }
+
     /// What is logged by default.
     pub(crate) fn log_level(&self) -> &'static str {
         match self {

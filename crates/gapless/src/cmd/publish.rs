@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::{Ack, AskError, Client, ErrorCode, Fate, PublishError, Publishing};
 use gapless_core::cluster::{DeliveryReport, DeliveryStatus};
@@ -19,12 +20,15 @@ use gapless_protocol::FRAME_BYTES_MAX;
 use gapless_server::json as shown;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::interval;
 
 use super::Global;
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, human_number, human_span};
 use crate::progress::Progress;
 use crate::remote::{asked, published, with_client};
+use crate::template::Filling;
 use crate::values::{self, When};
 
 const EXAMPLES: &str = "\
@@ -36,6 +40,8 @@ Examples:
   gapless pub reminders 'call back' --delay 2h        appears later; see `gapless cancel`
   gapless pub accounts v8 --key 42 --expect-key-seq 7 only if no other publish came first
   gapless pub prices --key apples --tombstone         remove a key
+  gapless pub load '{\"n\": {n}, \"at\": \"{time}\"}' --template --count 1000 --rate 50
+  gapless pub load x --template --key 'user-{rand:1-100}' --count 1000
   gapless pub chat.room1 hello --report               who took it; volatile subjects only
 
 When it returns, the message is as safe as its topic asks for: flushed (survives power loss)
@@ -51,7 +57,7 @@ const LINES_AHEAD: usize = 1_024;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PubOptions {
     /// Where to publish, as orders.eu.created
-    #[arg(value_parser = values::topic)]
+    #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
     topic: TopicName,
     /// The message; without it, --file or stdin is read
     #[arg(conflicts_with_all = ["file", "lines"])]
@@ -104,6 +110,13 @@ pub(crate) struct PubOptions {
     /// Create the topic if it is missing
     #[arg(long)]
     create: bool,
+    /// Fill in {n} (the number of the message), {time}, {time_ms}, {rand} and {rand:1-100} in the
+    /// message, the key and headers; every other brace stays as it is
+    #[arg(long)]
+    template: bool,
+    /// Publish so many a second, at most
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: Option<u32>,
     /// Publish it this many times
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(conflicts_with = "lines")]
@@ -149,6 +162,10 @@ struct Wishes {
     options: PublishOptions,
     /// Whether each ack is printed, or all of them together.
     many: bool,
+    /// What is filled into each message.
+    filling: Option<Filling>,
+    /// How long from one message to the next.
+    pause: Option<Duration>,
 }
 
 impl Wishes {
@@ -184,7 +201,26 @@ impl Wishes {
             blank,
             options: publish,
             many: options.lines || options.count > 1,
+            filling: options.template.then(Filling::default),
+            pause: options.rate.map(|rate| Duration::from_secs(1) / rate),
         }
+    }
+
+    /// The message of this number.
+    fn message(&self, body: Option<Bytes>, n: u64) -> Message {
+        let mut message = Message { body, ..self.blank.clone() };
+        if let Some(filling) = &self.filling {
+            // What is not text has no placeholders.
+            let fill = |bytes: &mut Bytes| {
+                if let Ok(text) = std::str::from_utf8(bytes) {
+                    *bytes = Bytes::from(filling.fill(text, n));
+                }
+            };
+            message.body.iter_mut().for_each(fill);
+            message.key.iter_mut().for_each(fill);
+            message.headers.iter_mut().for_each(|(_, value)| fill(value));
+        }
+        message
     }
 }
 
@@ -329,6 +365,8 @@ async fn publish(
     let mut tally = Tally::default();
     let mut progress = Progress::new(out.quiet || out.json);
     let mut more = true;
+    let mut pace = wishes.pause.map(interval);
+    let (mut due, mut number) = (pace.is_none(), 0);
     while more || !waiting.is_empty() {
         tokio::select! {
             // Acks first, so that a reader of them does not wait for more lines.
@@ -346,10 +384,16 @@ async fn publish(
                 }
                 progress.update(|elapsed| tally.text(&wishes.topic, elapsed));
             }
-            body = bodies.recv(), if more && waiting.len() < WINDOW => match body {
+            () = async {
+                if let Some(pace) = &mut pace {
+                    pace.tick().await;
+                }
+            }, if more && !due => due = true,
+            body = bodies.recv(), if more && due && waiting.len() < WINDOW => match body {
                 Some(Ok(body)) => {
                     client.ready().await;
-                    let message = Message { body, ..wishes.blank.clone() };
+                    (due, number) = (pace.is_none(), number + 1);
+                    let message = wishes.message(body, number);
                     waiting.push_back(client.publish_with(&wishes.topic, message, &wishes.options));
                 }
                 Some(Err(error)) => return Err(Failure::failed(error)),
@@ -376,8 +420,14 @@ async fn publish_reported(
     out: &mut Output,
 ) -> Done {
     let mut all_took_it = true;
+    let mut pace = wishes.pause.map(interval);
+    let mut number = 0;
     while let Some(body) = bodies.recv().await {
-        let message = Message { body: body.map_err(Failure::failed)?, ..wishes.blank.clone() };
+        if let Some(pace) = &mut pace {
+            pace.tick().await;
+        }
+        number += 1;
+        let message = wishes.message(body.map_err(Failure::failed)?, number);
         let (ack, report) = client.publish_reported(&wishes.topic, message, &wishes.options);
         let ack = match ack.await {
             Ok(ack) => ack,

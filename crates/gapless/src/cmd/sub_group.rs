@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::time::interval;
 
 use super::group::{new_settings, no_group, or_failure};
+use super::subscribe::{Show, show_one};
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
 use crate::remote::{Interrupt, asked};
@@ -34,7 +35,7 @@ pub(crate) struct GroupPlan {
     pub(crate) start: Option<GroupStart>,
     pub(crate) count: Option<u64>,
     pub(crate) follow: bool,
-    pub(crate) raw: bool,
+    pub(crate) show: Show,
 }
 
 pub(crate) async fn consume(client: &Client, plan: &GroupPlan, out: &mut Output) -> Done {
@@ -139,16 +140,8 @@ fn show(leased: &Leased, left: u64, plan: &GroupPlan, out: &mut Output) -> std::
         let (seq, position, time) = (each.seq, each.position, each.time);
         let topic = each.topic.as_str();
         let line = Shown { topic, seq, position, time, message: &each.message, epoch: None };
-        if plan.raw {
-            out.bytes(each.message.body.as_deref().unwrap_or_default())?;
-            out.bytes(b"\n")?;
-        } else if out.json {
-            out.json_bytes(
-                &line.json(&[("event", "message".into()), ("attempt", each.attempt.into())]),
-            )?;
-        } else {
-            out.line(line.line(out.paint))?;
-        }
+        let before = [("event", "message".into()), ("attempt", each.attempt.into())];
+        show_one(&line, &plan.show, &before, out)?;
         shown.add(&each.leases());
     }
     Ok(shown)

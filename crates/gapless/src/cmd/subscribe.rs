@@ -9,12 +9,13 @@ use std::pin::pin;
 use std::task::Poll;
 
 use clap::{ArgGroup, Args};
+use clap_complete::ArgValueCompleter;
 use gapless_broker::{Clock, SystemClock};
 use gapless_client::{
     Client, Event, From, GapNotice, Identity, Messages, PlaceRange, Subscription,
     SubscriptionError, Token,
 };
-use gapless_core::{Mode, Pattern, TopicName};
+use gapless_core::{Message, Mode, Pattern, TopicName, calendar};
 use gapless_server::json as shown;
 use serde_json::{Value, json};
 
@@ -22,10 +23,12 @@ use super::Global;
 use super::events::event_line;
 use super::group::group_start;
 use super::sub_group::{GroupPlan, consume};
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
 use crate::remote::{Interrupt, exists, followed, no_topic, with_client};
 use crate::show::Shown;
+use crate::template::{self, Format};
 use crate::values::{self, Start};
 
 const EXAMPLES: &str = "\
@@ -36,6 +39,9 @@ Examples:
   gapless sub orders.created --from seq:42 --count 10
   gapless sub prices --from last-per-key         the newest of each key, then what comes
   gapless sub 'audit.>' --from -2h               the last two hours, then what comes
+  gapless sub orders.created -t                  with the time before each message
+  gapless sub 'orders.>' --format '{time} {key} {header:source} {body}'
+  gapless sub 'orders.>' --key apples --header source=till-7   only these
   gapless sub 'orders.>' --save orders.place     stop and start it as you like: no gap, no repeat
   gapless sub 'orders.>' --json | jq 'select(.event == \"message\").text'
   gapless sub orders.created --group billing     share the work with others; acked when printed
@@ -43,7 +49,9 @@ Examples:
 
 Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a cursor as it is
 printed at the end. Patterns: * is one token, > is the rest; put them in quotes. It goes on by
-itself when the server comes back. A line is: topic, seq, key (- if none), body.";
+itself when the server comes back. A line is: topic, seq, key (- if none), body. Placeholders of
+--format: {topic} {seq} {position} {cursor} {time} {time_ms} {key} {id} {body} {headers} {header:NAME};
+{{ is a brace, \\n a line end.";
 
 /// Show what is published to topics and patterns, history first, then live
 #[derive(Debug, Args)]
@@ -52,6 +60,7 @@ itself when the server comes back. A line is: topic, seq, key (- if none), body.
 pub(crate) struct SubOptions {
     /// Topics or patterns, as orders.created or 'orders.>'
     #[arg(value_name = "PATTERN", value_parser = values::pattern)]
+    #[arg(add = ArgValueCompleter::new(complete::topics))]
     patterns: Vec<Pattern>,
     /// The same as a flag; may be repeated
     #[arg(long, value_name = "PATTERN", value_parser = values::pattern)]
@@ -79,6 +88,7 @@ pub(crate) struct SubOptions {
     /// Be a member of this group: take messages from it, and ack them when they are printed.
     /// It is created if it is not there and a topic or pattern is named
     #[arg(long, value_name = "GROUP", value_parser = values::topic, conflicts_with = "save")]
+    #[arg(add = ArgValueCompleter::new(complete::groups))]
     group: Option<TopicName>,
     /// The mode of a group that is created [default: shared]
     #[arg(long, value_parser = values::mode(), requires = "group")]
@@ -86,6 +96,21 @@ pub(crate) struct SubOptions {
     /// Print bodies only, each with a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
+    /// Print when each message was accepted, before it
+    #[arg(long, short, conflicts_with_all = ["json", "raw", "format"])]
+    timestamps: bool,
+    /// Print each message so, as '{topic} {seq} {key} {body}'
+    #[arg(long, value_name = "TEMPLATE", value_parser = template::format)]
+    #[arg(conflicts_with_all = ["json", "raw"])]
+    format: Option<Format>,
+    /// Only messages with this key; may be repeated
+    #[arg(long, short, conflicts_with = "group")]
+    key: Vec<String>,
+    /// Only messages with this header, as NAME=VALUE or 'Name: value'; may be repeated, and all
+    /// must be there
+    #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = values::header)]
+    #[arg(conflicts_with = "group")]
+    header: Vec<(String, String)>,
 }
 
 pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Done {
@@ -102,7 +127,7 @@ pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Don
             start: options.from.map(group_start).transpose()?,
             count: options.count,
             follow: !options.no_follow,
-            raw: options.raw,
+            show: show_as(options.raw, options.timestamps, options.format),
         };
         return with_client(global, out, async |client, out| consume(client, &plan, out).await);
     }
@@ -127,7 +152,8 @@ pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Don
         count: options.count,
         follow: !options.no_follow,
         save: options.save,
-        show: if options.raw { Show::Raw } else { Show::Lines },
+        show: show_as(options.raw, options.timestamps, options.format),
+        only: Only { keys: options.key, headers: options.header },
         identity: options.identity,
     };
     with_client(global, out, async |client, out| follow(client, &plan, out).await)
@@ -144,11 +170,45 @@ pub(super) fn begin(start: Start) -> From {
     }
 }
 
+fn show_as(raw: bool, timestamps: bool, format: Option<Format>) -> Show {
+    match format {
+        Some(format) => Show::Format(format),
+        None if raw => Show::Raw,
+        None => Show::Lines { timestamps },
+    }
+}
+
+/// Which messages are printed; the others are passed over, and do not count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Only {
+    /// One of these, unless there are none.
+    pub(crate) keys: Vec<String>,
+    /// All of these.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Only {
+    fn wants(&self, message: &Message) -> bool {
+        let key = message.key.as_deref();
+        let has = |(name, value): &(String, String)| {
+            let same = |(known, bytes): &(String, bytes::Bytes)| {
+                known == name && bytes.as_ref() == value.as_bytes()
+            };
+            message.headers.iter().any(same)
+        };
+        let keyed =
+            self.keys.is_empty() || self.keys.iter().any(|each| key == Some(each.as_bytes()));
+        keyed && self.headers.iter().all(has)
+    }
+}
+
 /// How messages are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
-    /// A line for each.
-    Lines,
+    /// A line for each, perhaps with its time before it.
+    Lines { timestamps: bool },
+    /// As a template says.
+    Format(Format),
     /// The bodies alone.
     Raw,
     /// Events of the broker, whose bodies are JSON.
@@ -162,6 +222,7 @@ pub(crate) struct Plan {
     pub(crate) follow: bool,
     pub(crate) save: Option<PathBuf>,
     pub(crate) show: Show,
+    pub(crate) only: Only,
     /// The name under which it follows.
     pub(crate) identity: Option<Identity>,
 }
@@ -295,7 +356,7 @@ fn show(
     let quiet = plan.show == Show::Events;
     match event {
         Event::Messages(messages) => {
-            let (shown, token) = show_messages(&messages, left, plan.show, out)?;
+            let (shown, token) = show_messages(&messages, left, plan, out)?;
             one.token = Some(token);
             return Ok(left - shown);
         }
@@ -342,7 +403,7 @@ fn say(out: &mut Output, value: &Value, text: &str) -> io::Result<()> {
 fn show_messages(
     messages: &Messages,
     left: u64,
-    show: Show,
+    plan: &Plan,
     out: &mut Output,
 ) -> io::Result<(u64, Token)> {
     let epoch = messages.token().epoch;
@@ -352,24 +413,14 @@ fn show_messages(
         if shown == left {
             break;
         }
+        if !plan.only.wants(&each.message) {
+            continue;
+        }
         shown += 1;
         let (seq, position, time) = (each.seq, each.position, each.time);
         let message = &each.message;
         let line = Shown { topic, seq, position, time, message, epoch: Some(epoch) };
-        match show {
-            Show::Raw => {
-                out.bytes(message.body.as_deref().unwrap_or_default())?;
-                out.bytes(b"\n")?;
-            }
-            Show::Events => {
-                let line = event_line(message.body.as_deref().unwrap_or_default(), out);
-                out.line(line)?;
-            }
-            Show::Lines if out.json => {
-                out.json_bytes(&line.json(&[("event", "message".into())]))?;
-            }
-            Show::Lines => out.line(line.line(out.paint))?,
-        }
+        show_one(&line, &plan.show, &[("event", "message".into())], out)?;
         if shown == left {
             // Perhaps not all of them were shown: the place is that of the last one.
             return Ok((shown, Token { epoch, position }));
@@ -388,6 +439,33 @@ pub(super) fn gap_text(gap: &GapNotice) -> String {
         _ => "the cursor is not of this store; reading starts again".to_owned(),
     };
     format!("gap: {topic}: {range} ({reason})")
+}
+
+/// Prints one message.
+pub(super) fn show_one(
+    line: &Shown<'_>,
+    show: &Show,
+    before: &[(&str, Value)],
+    out: &mut Output,
+) -> io::Result<()> {
+    let body = line.message.body.as_deref().unwrap_or_default();
+    match show {
+        Show::Raw => {
+            out.bytes(body)?;
+            out.bytes(b"\n")
+        }
+        Show::Events => {
+            let text = event_line(body, out);
+            out.line(text)
+        }
+        Show::Format(format) => out.line(format.line(line)),
+        Show::Lines { .. } if out.json => out.json_bytes(&line.json(before)),
+        Show::Lines { timestamps: false } => out.line(line.line(out.paint)),
+        Show::Lines { timestamps: true } => {
+            let time = out.paint.dim(calendar::format(line.time.0));
+            out.line(format_args!("{time} {}", line.line(out.paint)))
+        }
+    }
 }
 
 fn gap_json(gap: &GapNotice, pattern: &str) -> Value {

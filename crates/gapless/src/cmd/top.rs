@@ -71,7 +71,7 @@ pub(crate) fn run(options: &TopOptions, global: &Global, out: &mut Output) -> Do
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     with_client(global, out, async |client, _| {
         let mut terminal = ratatui::try_init()?;
-        let view = View::new(&global.server, options.every, colours);
+        let view = View::new(global.server(), options.every, colours);
         let done = show(client, options, view, &mut terminal).await;
         ratatui::try_restore()?;
         done

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use gapless_client::{AskError, Client, TopicInfo};
 use gapless_core::settings::Compaction;
 use gapless_core::{Durability, Pattern, Seq, Storage, TopicName, TopicSettings};
@@ -10,6 +11,7 @@ use gapless_server::json as shown;
 use serde_json::json;
 
 use super::Global;
+use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Table, ask, human_bytes, human_duration, human_number};
 use crate::remote::{asked, with_client};
@@ -58,7 +60,7 @@ enum TopicCommand {
     #[command(after_help = CREATE_EXAMPLES, visible_alias = "add")]
     Create {
         /// Its name, as orders.eu.created
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
         name: TopicName,
         /// Keep messages in memory only: fast, bounded, gone with the server
         #[arg(long)]
@@ -79,14 +81,14 @@ enum TopicCommand {
     #[command(visible_alias = "info")]
     Show {
         /// Which topic
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
         name: TopicName,
     },
     /// Change settings; what is not named stays as it is
     #[command(after_help = SET_EXAMPLES)]
     Set {
         /// Which topic
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
         name: TopicName,
         #[command(flatten)]
         given: Given,
@@ -99,7 +101,7 @@ enum TopicCommand {
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// Which topic
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
         name: TopicName,
         /// Do not ask
         #[arg(long, short)]
@@ -113,7 +115,7 @@ enum TopicCommand {
     #[command(group = ArgGroup::new("which").required(true).args(["below", "all"]))]
     Purge {
         /// Which topic
-        #[arg(value_parser = values::topic)]
+        #[arg(add = ArgValueCompleter::new(complete::topics), value_parser = values::topic)]
         name: TopicName,
         /// The first seq that stays
         #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]

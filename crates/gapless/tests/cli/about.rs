@@ -1,6 +1,6 @@
 //! What the program says about itself: version and manual pages.
 
-use crate::support::alone;
+use crate::support::{Server, alone, gapless, run};
 
 #[test]
 fn the_version_names_the_commit_it_was_built_from() {
@@ -25,4 +25,30 @@ fn manual_pages_are_written_for_every_command() {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
         assert!(text.contains(".SH EXAMPLES"), "{text}");
     }
+}
+
+#[test]
+fn a_shell_is_told_topics_groups_and_contexts() {
+    let server = Server::start();
+    server.run(&["topic", "create", "orders.eu"]).ok();
+    server.run(&["topic", "create", "mails"]).ok();
+    server.run(&["group", "create", "billing", "orders.eu"]).ok();
+    alone(&["completions", "bash", "--live"]).ok().shows("COMPLETE");
+    // What the script of fish asks: the words so far, the last one not finished.
+    let asked = |words: &[&str]| {
+        let mut command = server.command(&["--"]);
+        command.env("COMPLETE", "fish").args(words);
+        run(&mut command, None).ok().out
+    };
+    let has = |lines: &[String], word: &str| {
+        lines.iter().any(|line| line.split('\t').next() == Some(word))
+    };
+    let topics = asked(&["gapless", "pub", "or"]);
+    assert!(has(&topics, "orders.eu") && !has(&topics, "mails"), "{topics:?}");
+    let groups = asked(&["gapless", "group", "show", ""]);
+    assert!(has(&groups, "billing"), "{groups:?}");
+    // Without a server there are no words, and no error.
+    let mut alone = gapless();
+    alone.env("COMPLETE", "fish").env("GAPLESS_SERVER", "127.0.0.1:1");
+    run(alone.args(["--", "gapless", "get", "o"]), None).ok();
 }

@@ -191,8 +191,10 @@ fn c3_a_folder_without_its_manifests_is_refused_and_nothing_in_it_is_touched() {
     let all = || -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         for folder in [data.clone(), data.join("blobs"), data.join("log")] {
-            for entry in
-                fs::read_dir(folder).unwrap().flatten().filter(|each| each.path().is_file())
+            for entry in fs::read_dir(folder)
+                .expect("the folder")
+                .flatten()
+                .filter(|each| each.path().is_file())
             {
                 found.push((entry.path(), fs::read(entry.path()).unwrap()));
             }
@@ -227,4 +229,59 @@ fn m3_a_store_without_manifests_is_rebuilt_with_everything_in_it() {
     let topic = gapless_core::TopicName::parse("t").unwrap();
     assert_eq!(broker.describe_topic(&topic).unwrap().next, gapless_core::Seq(3001));
     broker.close().unwrap();
+}
+
+#[test]
+fn an_upgrade_is_checked_without_changing_a_byte() {
+    let server = stored();
+    let ran = doctor(&server.data(), &["--check-upgrade"]).ok();
+    ran.shows("changes no format").shows("manifest");
+    // A store of version 1, as older programs wrote it.
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("../broker/tests/fixtures/v1");
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("v1");
+    copy_folder(&old, &copy);
+    let before = content(&copy);
+    let ran = doctor(&copy, &["--check-upgrade"]).ok();
+    ran.shows("version 1").shows("manifests get version 2").shows("opens the store");
+    assert!(content(&copy) == before, "nothing is changed");
+    // One of a version that is not known yet.
+    let names = fs::read_dir(server.data().join("blobs")).unwrap().flatten();
+    for path in
+        names.map(|each| each.path()).filter(|path| path.display().to_string().contains("segment"))
+    {
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[8] = 9;
+        fs::write(&path, bytes).unwrap();
+    }
+    let ran = doctor(&server.data(), &["--check-upgrade"]).exits(3);
+    ran.shows("version 9").shows("cannot open the store");
+    let json = doctor(&server.data(), &["--check-upgrade", "--json"]).exits(3).json().remove(0);
+    assert_eq!(json["opens"], false);
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for each in fs::read_dir(from).expect("the folder").flatten() {
+        let to = to.join(each.file_name());
+        if each.path().is_dir() {
+            copy_folder(&each.path(), &to);
+        } else {
+            fs::copy(each.path(), to).expect("a copy");
+        }
+    }
+}
+
+/// Every file with its bytes, in the order of their names.
+fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for each in fs::read_dir(folder).expect("the folder").flatten() {
+        if each.path().is_dir() {
+            all.extend(content(&each.path()));
+        } else {
+            all.push((each.path(), fs::read(each.path()).expect("the file")));
+        }
+    }
+    all.sort();
+    all
 }

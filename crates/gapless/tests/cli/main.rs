@@ -5,6 +5,7 @@
 mod about;
 mod auth;
 mod config;
+mod context;
 mod doctor;
 mod explain;
 mod follow;
@@ -18,8 +19,10 @@ mod readme;
 mod request;
 mod serve;
 mod support;
+mod templates;
 mod terminal;
 mod tls;
 mod top;
 mod topic;
+mod torture;
 mod transfer;

@@ -20,6 +20,8 @@ pub(crate) fn gapless() -> Command {
             command.env_remove(name);
         }
     }
+    // Contexts of the user who runs the tests are not theirs.
+    command.env("XDG_CONFIG_HOME", "/nowhere");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
