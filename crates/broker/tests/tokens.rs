@@ -265,7 +265,7 @@ fn d10_a_token_for_what_the_power_took_back_is_told_and_new_messages_are_not_mis
         broker.flush();
         texts(&broker, "t", 1..=20);
         let tokens = ["t", "*"].map(|of| {
-            let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+            let mut follower = broker.subscribe(&pattern(of), From::Beginning).expect("followed");
             drain(&mut follower);
             follower.token()
         });
@@ -358,14 +358,14 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
 /// with two; the token of that reader.
 fn created_again(world: &World, of: &str) -> (Broker, Token) {
     let broker = world.open();
-    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).unwrap();
+    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).expect("created");
     texts(&broker, "t.a", 1..=3);
-    let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+    let mut follower = broker.subscribe(&pattern(of), From::Beginning).expect("followed");
     drain(&mut follower);
     let token = follower.token();
     drop(follower);
-    broker.delete_topic(&name("t.a")).unwrap();
-    broker.create_topic(&name("t.a"), TopicSettings::default()).unwrap();
+    broker.delete_topic(&name("t.a")).expect("deleted");
+    broker.create_topic(&name("t.a"), TopicSettings::default()).expect("created");
     texts(&broker, "t.a", 1..=2);
     (broker, token)
 }
@@ -373,7 +373,9 @@ fn created_again(world: &World, of: &str) -> (Broker, Token) {
 /// The reasons of gaps and the first seqs of messages, in their order.
 fn story(deliveries: &[Delivery]) -> Vec<String> {
     let tell = |delivery: &Delivery| match delivery {
-        Delivery::Gap(gap) => Some(format!("{} {:?}", gap.reason, gap.topic.as_ref().unwrap())),
+        Delivery::Gap(gap) => {
+            Some(format!("{} {:?}", gap.reason, gap.topic.as_ref().expect("of a topic")))
+        }
         Delivery::Messages(messages) => Some(format!("{}..{}", messages.from(), messages.to())),
         Delivery::Recovering { .. } | Delivery::Live => None,
     };
@@ -419,15 +421,15 @@ fn o6_a_token_notices_that_its_topic_was_deleted_and_created_again() {
 fn o6_a_live_follower_of_a_pattern_is_notified_between_the_two_topics() {
     let world = World::new(601);
     let broker = world.open();
-    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).unwrap();
+    broker.create_topics(&TOPICS.map(name), TopicSettings::default()).expect("created");
     let mut follower = broker.subscribe(&pattern("t.*"), From::Beginning).unwrap();
     texts(&broker, "t.a", 1..=3);
     assert_eq!(story(&drain(&mut follower)), ["1..3"]);
-    broker.delete_topic(&name("t.a")).unwrap();
+    broker.delete_topic(&name("t.a")).expect("deleted");
     assert_eq!(story(&drain(&mut follower)), [""; 0]);
     let between = follower.token();
     texts(&broker, "t.b", 1..=1);
-    broker.create_topic(&name("t.a"), TopicSettings::default()).unwrap();
+    broker.create_topic(&name("t.a"), TopicSettings::default()).expect("created");
     texts(&broker, "t.a", 1..=2);
     let notice = format!("deleted {:?}", name("t.a"));
     let expected = ["1..1".to_owned(), notice, "1..2".to_owned()];
@@ -446,7 +448,7 @@ fn o6_a_topic_of_a_new_name_and_a_beginning_are_no_gap() {
     let mut follower = broker.subscribe(&pattern("t.new"), From::Token(token)).unwrap();
     assert_eq!(story(&drain(&mut follower)), ["1..1"]);
     for (of, expected) in [("t.a", vec!["1..2"]), ("t.*", vec!["1..2", "1..1"])] {
-        let mut follower = broker.subscribe(&pattern(of), From::Beginning).unwrap();
+        let mut follower = broker.subscribe(&pattern(of), From::Beginning).expect("followed");
         assert_eq!(story(&drain(&mut follower)), expected);
     }
 }
