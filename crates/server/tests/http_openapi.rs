@@ -11,6 +11,8 @@ use std::path::Path;
 
 use gapless_broker::{Delivery, From};
 use gapless_core::{Message, Pattern, PublishOptions};
+use gapless_jobs::names::snake;
+use gapless_jobs::wire::{Isolation, JobRequest, JobResult, OutputRef, Status};
 use http::{Request, Server};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::{Value, json};
@@ -366,4 +368,94 @@ fn every_path_of_the_server_is_described_with_its_methods() {
         assert!(routes.contains_key(path), "{path} is described, but not there");
     }
     assert_eq!(server.get("/openapi.json").is(200).json(), root);
+}
+
+/// A request and a result with every field there is: a new one does not compile until it is here.
+fn full_job() -> (JobRequest, JobResult) {
+    let text = || Some("x".to_owned());
+    let request = JobRequest {
+        job_id: "1".repeat(32),
+        client_id: "c".to_owned(),
+        exec_name: "render".to_owned(),
+        args: vec!["a".to_owned()],
+        files: BTreeMap::from([("in.txt".to_owned(), "eA==".to_owned())]),
+        priority: Some(1),
+        not_before_ms: Some(1),
+        timeout_ms: Some(1),
+        attempts_max: Some(1),
+        deaths_max: Some(1),
+        retry_ms: Some(vec![1]),
+        retry_exit_codes: vec![1],
+        key: text(),
+        unique: text(),
+        after: vec!["2".repeat(32)],
+        cron: text(),
+        archive: text(),
+        stdin: text(),
+        env: BTreeMap::from([("A".to_owned(), "b".to_owned())]),
+        memory_bytes: Some(1),
+        cpu_ms: Some(1),
+        isolation: Some(Isolation::Kernel),
+        attempt: Some(1),
+        epoch: text(),
+        lease_ms: Some(1),
+    };
+    let output_ref = OutputRef { url: "file:///x".to_owned(), bytes: 1, sha256: "0".to_owned() };
+    let result = JobResult {
+        job_id: "1".repeat(32),
+        client_id: "c".to_owned(),
+        exec_name: "render".to_owned(),
+        status: Status::Failed,
+        stdout: "x".to_owned(),
+        stderr: "x".to_owned(),
+        output_archive: text(),
+        attempt: Some(1),
+        epoch: text(),
+        retryable: true,
+        exit_code: Some(1),
+        signal: Some(9),
+        reason: text(),
+        run_ms: Some(1),
+        isolation: Some(Isolation::User),
+        cgroup: text(),
+        output_ref: Some(output_ref),
+    };
+    (request, result)
+}
+
+#[test]
+fn every_field_of_a_job_is_described_where_it_is_sent() {
+    let root = description();
+    let (request, result) = full_job();
+    let [request, result] = [
+        serde_json::to_value(request).expect("plain data"),
+        serde_json::to_value(result).expect("plain data"),
+    ]
+    .map(snake);
+    let without = |value: &Value, names: &[&str]| {
+        let mut value = value.clone();
+        let members = value.as_object_mut().expect("an object");
+        names.iter().for_each(|name| drop(members.remove(*name)));
+        value
+    };
+    // What is sent to a worker, by a client, to a client, and by a worker.
+    let submitted = without(&request, &["attempt", "epoch", "lease_ms"]);
+    let failed = without(&result, &["client_id", "exec_name", "status"]);
+    let done = without(&failed, &["reason", "retryable"]);
+    for (schema, value) in [
+        ("JobTaken", &request),
+        ("JobRequest", &submitted),
+        ("JobResult", &result),
+        ("JobFailure", &failed),
+        ("JobDone", &done),
+    ] {
+        let pointer = format!("/components/schemas/{schema}");
+        let schema = root.pointer(&pointer).expect("it is described");
+        check(&root, schema, value, &pointer).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let token = root.pointer("/components/schemas/JobAttempt/properties").expect("a token");
+        for name in value.as_object().expect("an object").keys() {
+            let known = schema["properties"].get(name).or(token.get(name));
+            assert!(known.is_some(), "{pointer} has no {name}");
+        }
+    }
 }
