@@ -495,11 +495,11 @@ impl World {
         let before = waiting.len();
         let may_refuse = self.may_refuse();
         self.broker().turn();
-        self.may_be_held = false;
+        let was_held = std::mem::take(&mut self.may_be_held);
         let left = self.broker().delayed_len();
         self.note(format_args!("turn: {} due, {left} left", due.len()));
         let done = before.saturating_sub(left);
-        let may_be_some = done == 0 || self.is_down() || self.is_limited();
+        let may_be_some = done == 0 || self.is_down() || self.is_limited() || was_held;
         let right = done == due.len() || (may_be_some && (may_refuse || self.in_trouble()));
         ensure(right && done <= due.len(), || {
             format!("{} of {before} delayed messages were due, {left} are left", due.len())
