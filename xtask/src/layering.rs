@@ -27,6 +27,7 @@ const CHECKING_ONLY: &[&str] = &["gapless-sim", "gapless-fuzz", "xtask"];
 const LAYERS: &[(&str, May)] = &[
     ("gapless-core", May::Know(&[])),
     ("gapless-journal", May::Know(&["gapless-core"])),
+    ("gapless-engine", May::Know(&["gapless-journal", "gapless-core"])),
     ("gapless-protocol", May::Know(&["gapless-core"])),
     ("gapless-broker", May::Know(&["gapless-journal", "gapless-core"])),
     ("gapless-client", May::Know(&["gapless-protocol", "gapless-core"])),
@@ -55,7 +56,10 @@ const LAYERS: &[(&str, May)] = &[
         ]),
     ),
     ("gapless", May::KnowProduct),
-    ("gapless-sim", May::Know(&["gapless-broker", "gapless-journal", "gapless-core"])),
+    (
+        "gapless-sim",
+        May::Know(&["gapless-broker", "gapless-engine", "gapless-journal", "gapless-core"]),
+    ),
     ("gapless-fuzz", May::Know(&["gapless-protocol", "gapless-journal", "gapless-core"])),
     ("gapless-bench", May::KnowAll),
     ("xtask", May::Know(&[])),

@@ -67,6 +67,11 @@ const MAY_SLEEP: &[Exception] = &[
         reason: "plays slow readers, for which no test waits",
     },
     Exception {
+        path: "crates/engine/src/clock.rs",
+        reason: "the pauses between two tries of a request",
+    },
+    Exception { path: "crates/engine/src/faulty.rs", reason: "plays a slow store" },
+    Exception {
         path: "crates/journal/tests/far_engine.rs",
         reason: "plays an engine behind a network",
     },
@@ -115,6 +120,10 @@ const MAY_READ_CLOCK: &[Exception] = &[
         reason: "the one place of the outbox that reads time",
     },
     Exception { path: "crates/jobs/src/clock.rs", reason: "the one place of jobs that reads time" },
+    Exception {
+        path: "crates/engine/src/clock.rs",
+        reason: "the one place of the engine that reads time",
+    },
     Exception {
         path: "crates/cluster/src/clock.rs",
         reason: "the one place of the cluster that reads time",

@@ -14,8 +14,9 @@ use gapless_core::{
 use gapless_journal::file_log::FileLogOptions;
 use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
+use gapless_journal::log::AppendError;
 use gapless_journal::{
-    Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts, Ticket,
+    Failure, Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts, Ticket,
 };
 
 use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
@@ -270,6 +271,24 @@ impl Broker {
     /// what was given by two of them can be told apart.
     pub fn term(&self) -> u64 {
         self.inner.term()
+    }
+
+    /// Asks the log whether this broker still owns the store; waits for the answer. If another does,
+    /// this one takes nothing from then on.
+    ///
+    /// # Errors
+    /// When another owns it ([`PubSubError::Fenced`]), or when it does not answer.
+    pub fn confirm_owner(&self) -> Result<(), PubSubError> {
+        match self.inner.journal.confirm() {
+            Ok(()) => Ok(()),
+            Err(AppendError::Fenced { .. }) => Err(PubSubError::Fenced),
+            Err(_) => Err(PubSubError::Unavailable),
+        }
+    }
+
+    /// Whether another has taken the store over.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self.inner.journal.failure(), Some(Failure::Fenced { .. }))
     }
 
     /// The time as the broker sees it.

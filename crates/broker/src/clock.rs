@@ -78,7 +78,7 @@ pub fn random_epoch() -> Epoch {
 }
 
 /// A random number that cannot be computed from the epoch, which clients see.
-pub(crate) fn random_secret() -> Secret {
+pub fn random_secret() -> Secret {
     Secret::new(random(b"secret"))
 }
 

@@ -225,6 +225,7 @@ pub(crate) fn begin_error(error: BeginError) -> PubSubError {
         BeginError::Failed(Failure::Closed) => PubSubError::Stopped,
         BeginError::Failed(Failure::Poisoned { .. }) => PubSubError::JournalFailed,
         BeginError::Failed(Failure::Fenced { .. } | Failure::Unwritten)
+        | BeginError::Unavailable { .. }
         | BeginError::Busy { .. } => PubSubError::Unavailable,
         // What is appended in parts is bounded by the broker's limits, which are below a frame.
         too_large @ BeginError::TooLarge { .. } => PubSubError::Internal(too_large.to_string()),

@@ -44,7 +44,7 @@ mod volatile;
 
 pub use blocking::block_on;
 pub use broker::{Broker, BrokerOptions, BrokerState};
-pub use clock::{Clock, ManualClock, SystemClock, random_epoch};
+pub use clock::{Clock, ManualClock, SystemClock, random_epoch, random_secret};
 pub use error::{
     BrokerOpenError, CloseError, FollowError, GroupError, MemberError, SubscribeError, TopicError,
 };

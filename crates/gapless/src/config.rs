@@ -68,6 +68,19 @@ keys! {
     "journal.compact_within_ms" = "600000", "how long a compacted topic may keep older messages of a \
         key when nothing else makes them go; 0 for ever";
     "journal.recovery_threads" = "2", "threads that read history";
+    "store.url" = "", "where the store is, if not in the data folder: s3://bucket/prefix (keys and \
+        region by the variables AWS_…), or file:///folder";
+    "store.standby" = "false", "whether this server waits until no other serves the store, and takes \
+        over then: true or false";
+    "store.journals" = "1", "how many journals a new store gets; fixed from then on";
+    "store.beat_ms" = "1000", "how often the server that owns the store shows that it lives, and looks \
+        whether another took over, at least 100";
+    "store.takeover_ms" = "3000", "how long a standby sees no sign of the owner before it takes over, at \
+        least twice store.beat_ms";
+    "store.linger_ms" = "20", "least time between two writes to the store under load, at most 1000: more \
+        messages share one";
+    "store.cache_bytes" = "1073741824", "bytes of segments of such a store that are kept in the data \
+        folder; 0 for none";
     "limits.topics_max" = "10000000", "most topics";
     "limits.subscriptions_max" = "1000000", "most subscriptions";
     "limits.message_bytes_max" = "4128768", "largest message in bytes";

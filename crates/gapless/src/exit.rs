@@ -14,10 +14,11 @@ pub(crate) enum Exit {
     NoConnection = 4,
     Rejected = 5,
     NotFound = 6,
+    Fenced = 7,
 }
 
 impl Exit {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Ok,
         Self::Failed,
         Self::Words,
@@ -25,6 +26,7 @@ impl Exit {
         Self::NoConnection,
         Self::Rejected,
         Self::NotFound,
+        Self::Fenced,
     ];
 
     /// What it means, for help texts and `docs/cli.md`.
@@ -37,6 +39,7 @@ impl Exit {
             Self::NoConnection => "no server could be reached",
             Self::Rejected => "the server refused it; nothing was written",
             Self::NotFound => "there is no such topic, message or store",
+            Self::Fenced => "another server has taken the store over; this one stopped serving it",
         }
     }
 }
@@ -117,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_are_0_to_6_and_explained() {
+    fn exit_codes_are_0_to_7_and_explained() {
         for (number, exit) in Exit::ALL.iter().enumerate() {
             assert_eq!(*exit as usize, number);
             assert!(!exit.meaning().is_empty());

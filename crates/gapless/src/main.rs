@@ -9,6 +9,7 @@ mod config;
 mod context;
 #[cfg(test)]
 mod docs;
+mod engine;
 mod exit;
 mod exposure;
 mod jobs;

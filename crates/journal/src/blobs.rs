@@ -27,6 +27,11 @@ pub trait Blobs: Send + Sync + Debug {
         1
     }
 
+    /// Whether a full store is met by a blob that holds room, to be given up in need.
+    fn has_bounded_room(&self) -> bool {
+        true
+    }
+
     /// Gets ready for blobs to be made: the first change to the store. Removes what was never
     /// finished by those before.
     fn prepare(&self) -> Result<(), BlobError> {

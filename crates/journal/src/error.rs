@@ -25,6 +25,12 @@ pub enum BeginError {
         /// What the system said.
         why: Arc<str>,
     },
+    /// What keeps the log does not answer.
+    #[error("what keeps the log does not answer: {why}; it goes on by itself when that passes")]
+    Unavailable {
+        /// What was said last.
+        why: Arc<str>,
+    },
     /// The append is larger than a frame may be.
     #[error("an append of {bytes} bytes is too large; at most {max} are allowed")]
     TooLarge {
@@ -48,9 +54,10 @@ pub enum Failure {
         /// What the disk said.
         why: Arc<str>,
     },
-    /// The disk did not take what was appended, again and again. It is kept in memory, and
-    /// written when there is room; until then it is not certain. The journal itself goes on.
-    #[error("the disk is full, and what was appended is not written yet")]
+    /// The disk did not take what was appended, again and again, or what keeps the log does not
+    /// answer. It is kept in memory, and written when that passes; until then it is not certain. The
+    /// journal itself goes on.
+    #[error("what was appended is not written yet: the disk is full, or the store does not answer")]
     Unwritten,
     /// Another process has taken over the log.
     #[error("another owner has taken over this journal (its next frame is {next})")]
@@ -144,6 +151,13 @@ pub enum OpenError {
         name: String,
         /// The name it should have.
         holds: String,
+    },
+    /// Another process took the store over while this one opened it. Opening again finds what it
+    /// did.
+    #[error("another process took the store over while it was opened ({name}); open it again")]
+    TakenOver {
+        /// The manifest that it stored, or the log.
+        name: String,
     },
     /// There is no manifest, but files of a store. A new store is never created among them.
     #[error(

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use gapless_core::{Durability, Position};
@@ -63,12 +64,21 @@ impl Inner {
 
     /// A turn of those who can rest after it.
     pub(crate) fn turn_paced(&self) -> Turn {
-        let before = self.log_bytes();
+        let (before, began) = (self.log_bytes(), (self.monotonic)());
         match self.turn() {
-            Turn::Done => match self.rest_after(self.log_bytes() - before) {
-                rest if rest.is_zero() => Turn::Done,
-                rest => Turn::Rest(rest),
-            },
+            Turn::Done => {
+                let written = self.log_bytes() - before;
+                let took = (self.monotonic)().saturating_sub(began);
+                // After an append the next one waits a little, so that more gathers for it.
+                let linger = match written {
+                    0 => Duration::ZERO,
+                    _ => self.linger.saturating_sub(took),
+                };
+                match self.rest_after(written).max(linger) {
+                    rest if rest.is_zero() => Turn::Done,
+                    rest => Turn::Rest(rest),
+                }
+            }
             turned => turned,
         }
     }
@@ -85,11 +95,12 @@ impl Inner {
         let last_waiting = frames.back().map(|frame| frame.lsn);
         lock(&self.gather).put_back(frames);
         self.note_log_bytes(written.iter().map(|frame| extent(frame.bytes.len())).sum());
-        let blocked = matches!(stop, Some(AppendError::Full | AppendError::Held(_)));
+        let blocked = stop.as_ref().is_some_and(is_passing);
         if let Some(AppendError::Held(error)) = &stop {
             self.note_held(Some(error));
         }
-        self.note_blocked(blocked.then_some(last_waiting).flatten());
+        self.note_unavailable(stop.as_ref());
+        self.note_blocked(blocked.then_some(last_waiting).flatten(), stop.as_ref());
         if let Some(last) = written.last() {
             let flushed = if self.must_flush(&written) {
                 if let Err(error) = writer.flush() {
@@ -107,7 +118,7 @@ impl Inner {
         }
         match stop {
             None => Turn::Done,
-            Some(AppendError::Full | AppendError::Held(_)) => Turn::Full,
+            Some(error) if is_passing(&error) => Turn::Full,
             Some(error) => {
                 self.fail(error);
                 Turn::Done
@@ -117,14 +128,15 @@ impl Inner {
 
     /// Notes whether the disk refused what was let in. When it does so for long, those who wait
     /// for frames through `last` are told.
-    fn note_blocked(&self, last: Option<Lsn>) {
+    fn note_blocked(&self, last: Option<Lsn>, stop: Option<&AppendError>) {
         self.blocked.store(last.is_some(), Ordering::Release);
         let Some(last) = last else {
             self.blocked_tries.store(0, Ordering::Relaxed);
             return;
         };
         let tries = self.blocked_tries.fetch_add(1, Ordering::Relaxed) + 1;
-        if tries >= BLOCKED_TRIES_MAX {
+        // A log that does not answer has tried for long by itself.
+        if tries >= BLOCKED_TRIES_MAX || matches!(stop, Some(AppendError::Unavailable(_))) {
             self.marks.give_up(last);
         }
     }
@@ -194,7 +206,33 @@ impl Inner {
         }
     }
 
-    fn fail(&self, error: AppendError) {
+    /// Tells, once each time, that what keeps the log does not answer, and that it does again.
+    fn note_unavailable(&self, stop: Option<&AppendError>) {
+        let now = match stop {
+            Some(AppendError::Unavailable(error)) => Some(Arc::from(error.to_string())),
+            _ => None,
+        };
+        let mut unavailable = lock(&self.unavailable);
+        match (&*unavailable, &now) {
+            (None, Some(error)) => tracing::warn!(
+                %error, "what keeps the log does not answer; publishes wait until it does"
+            ),
+            (Some(_), None) => tracing::info!("what keeps the log answers again"),
+            _ => {}
+        }
+        *unavailable = now;
+    }
+
+    /// Asks the log whether this journal still owns it.
+    pub(crate) fn confirm(&self) -> Result<(), AppendError> {
+        let confirmed = lock(&self.writer).confirm();
+        if let Err(AppendError::Fenced { next }) = confirmed {
+            self.fail(AppendError::Fenced { next });
+        }
+        confirmed
+    }
+
+    pub(crate) fn fail(&self, error: AppendError) {
         let failure = match error {
             AppendError::Fenced { next } => Failure::Fenced { next },
             other => Failure::Poisoned { why: Arc::from(other.to_string()) },
@@ -202,6 +240,11 @@ impl Inner {
         tracing::error!(%failure, "the journal takes no more appends");
         self.marks.fail(failure);
     }
+}
+
+/// Whether the same frames are to be tried again.
+fn is_passing(error: &AppendError) -> bool {
+    matches!(error, AppendError::Full | AppendError::Held(_) | AppendError::Unavailable(_))
 }
 
 /// Appends frames, `flushed` or not, until one does not go; those that did are returned, the

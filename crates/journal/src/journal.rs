@@ -28,7 +28,7 @@ use crate::error::{BeginError, Failure, ReadError};
 use crate::gather::{Gather, Mark, Sink, batch_header};
 use crate::history::{self, PatternReader, Segments};
 use crate::index::key_hash;
-use crate::log::{LogWriter, Lsn, Prepare};
+use crate::log::{AppendError, LogWriter, Lsn, Prepare};
 use crate::manifest::{Jump, Manifest};
 use crate::marks::{Marks, Turn, lock};
 use crate::open::JUMP_POSITIONS;
@@ -83,6 +83,12 @@ pub(crate) struct Inner {
     pub(crate) ballast: AtomicBool,
     pub(crate) stats: Stats,
     pub(crate) monotonic: Monotonic,
+    /// The least time between two appends under load.
+    pub(crate) linger: Duration,
+    /// Frames after which a segment is due, however small they are.
+    pub(crate) replayed_frames_max: usize,
+    /// What the log said when it was last tried, if it did not answer.
+    pub(crate) unavailable: Mutex<Option<Arc<str>>>,
     pub(crate) prepare: Option<Arc<dyn Prepare>>,
     /// Positions that were skipped at openings, which is when such are added. The manifest has them
     /// too, but is locked for as long as the keeper works.
@@ -396,7 +402,8 @@ impl Journal {
         }
         if inner.blocked.load(Ordering::Acquire) {
             inner.marks.kick();
-            return Err(BeginError::Full);
+            let unavailable = lock(&inner.unavailable).clone();
+            return Err(unavailable.map_or(BeginError::Full, |why| BeginError::Unavailable { why }));
         }
         let (mut gather, from_reserve) = inner.admit(bytes, to)?;
         let unsealed = inner.unsealed.load(Ordering::Acquire);
@@ -468,6 +475,15 @@ impl Journal {
     /// may take for ever.
     pub fn is_blocked(&self) -> bool {
         self.inner.blocked.load(Ordering::Acquire)
+    }
+
+    /// Asks the log whether this journal still owns it. If another does, the journal has failed
+    /// from then on.
+    ///
+    /// # Errors
+    /// When another owns it, or when the log does not answer.
+    pub fn confirm(&self) -> Result<(), AppendError> {
+        self.inner.confirm()
     }
 
     /// Why the journal takes no more appends, if so.

@@ -177,7 +177,8 @@ impl Inner {
 
     /// Holds a little room for the manifests that say what may go.
     fn hold_ballast(&self) {
-        if self.ballast.load(Ordering::Relaxed) || self.is_stuck() {
+        let held = self.ballast.load(Ordering::Relaxed) || !self.blobs.has_bounded_room();
+        if held || self.is_stuck() {
             return;
         }
         let bytes = vec![0; (self.options.reserve_bytes / BALLAST_SHARE) as usize];
@@ -206,7 +207,9 @@ impl Inner {
 
     /// Whether enough has gathered in memory that it should be written out.
     fn is_seal_due(&self) -> bool {
-        lock(&self.tail).unsealed_log_bytes() >= self.seal_log_bytes()
+        let tail = lock(&self.tail);
+        tail.unsealed_log_bytes() >= self.seal_log_bytes()
+            || tail.unsealed_frames() >= self.replayed_frames_max
     }
 
     /// Writes what is in memory only, but not much more than so many bytes of the log, into a
@@ -301,6 +304,11 @@ impl Inner {
         manifest.number = next.number;
         let copied = match stored {
             Ok(copied) => copied,
+            Err(OpenError::TakenOver { .. }) => {
+                // Its blobs are no longer in force, whatever they are; the next opening looks.
+                fresh.keep();
+                return Err(self.taken_over());
+            }
             Err(error) => {
                 // Unless it is certain that no manifest names them, they must stay.
                 if !matches!(self.blobs.open(&next.name()), Err(BlobError::Missing { .. })) {
@@ -312,7 +320,24 @@ impl Inner {
         fresh.keep();
         *manifest = next;
         lock(&self.unneeded).extend(unneeded);
-        Ok(copied)
+        Ok(copied && self.is_confirmed()?)
+    }
+
+    /// Whether it is certain that the manifest just stored counts, so that what it does not need may
+    /// go. If the log does not answer it is not, and is tried again later.
+    fn is_confirmed(&self) -> Result<bool, KeepError> {
+        match self.confirm() {
+            Ok(()) => Ok(true),
+            Err(AppendError::Unavailable(_)) => Ok(false),
+            Err(error) => Err(KeepError::Log(error)),
+        }
+    }
+
+    /// Another owner wrote a manifest: this journal has failed.
+    fn taken_over(&self) -> KeepError {
+        let failure = Failure::Fenced { next: self.marks.flushed().next() };
+        self.fail(AppendError::Fenced { next: self.marks.flushed().next() });
+        KeepError::Failed(failure)
     }
 
     /// Deletes what no manifest names any more.
@@ -327,7 +352,11 @@ impl Inner {
             return Ok(());
         }
         let mut manifest = lock(&self.manifest);
-        if manifest.store(&*self.blobs)? {
+        let copied = match manifest.store(&*self.blobs) {
+            Err(OpenError::TakenOver { .. }) => return Err(self.taken_over()),
+            stored => stored?,
+        };
+        if copied && self.is_confirmed()? {
             self.delete_unneeded();
         }
         Ok(())

@@ -17,7 +17,8 @@
 //!   answers [`AppendError::Fenced`] and changes nothing.
 //! - **Terms.** Each take over has a term higher than all before that left a trace.
 //! - **Looking changes nothing.** Taking over changes nothing before
-//!   [`LogWriter::settle`], so who finds that it cannot go on leaves the log as it was.
+//!   [`LogWriter::settle`], so who finds that it cannot go on leaves the log as it was; but a log
+//!   that fences the owner before writes down that it did.
 //! - **What is replayed stays.** All that a take over hands out survives power loss
 //!   once it is settled: no reader acts on a frame that a crash could still take back.
 //! - **Exact place.** `append(at)` appends only if `at` is `next`; otherwise
@@ -33,7 +34,7 @@
 //!
 //! Not here: what is in a frame. To a log it is bytes.
 
-use std::{fmt, io, path::PathBuf, sync::Arc};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -107,6 +108,12 @@ pub trait Log: Send + Sync + fmt::Debug {
     fn remains(&self) -> Result<Vec<String>, LogError> {
         Ok(Vec::new())
     }
+
+    /// Whether an owner that was fenced may live on somewhere without knowing it. Then blobs have
+    /// the term in their names, so that none of its leftovers is in the way of the next owner.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// What taking over a log gives.
@@ -167,6 +174,20 @@ pub trait LogWriter: Send + fmt::Debug {
     /// thread that serves others; all appends to any other log run in a thread of their own.
     fn is_near(&self) -> bool {
         false
+    }
+    /// The least time between two appends under load, so that more frames share one.
+    fn linger(&self) -> Duration {
+        Duration::ZERO
+    }
+    /// Frames after which what is in them is written out, however small they are: replaying each
+    /// takes time.
+    fn replayed_frames_max(&self) -> usize {
+        usize::MAX
+    }
+    /// Proves that this writer still owns the log; [`AppendError::Fenced`] if it does not. Nothing
+    /// that a manifest no longer needs is deleted before this succeeded after storing it.
+    fn confirm(&mut self) -> Result<(), AppendError> {
+        Ok(())
     }
     /// Makes what was handed out safe from power loss, and kills what was not. The first
     /// change that taking over makes; appending does it too.
@@ -281,6 +302,10 @@ pub enum AppendError {
     /// another frame may be tried again at the same place.
     #[error("the log cannot take more room now: {0}; it is tried again")]
     Held(#[source] io::Error),
+    /// What keeps the log does not answer. The frames may or may not be there; they are kept, and
+    /// the same ones must be tried again at the same place, perhaps with more behind them.
+    #[error("what keeps the log does not answer: {0}; it is tried again")]
+    Unavailable(#[source] io::Error),
     /// The frame can never be appended to this log. Nothing was changed.
     #[error("a frame may have at most {max} bytes; split it")]
     TooLarge {

@@ -219,10 +219,7 @@ impl Manifest {
         let name = self.name();
         match blobs.put(&name, &self.encode())? {
             Created::New => Ok(()),
-            Created::AlreadyThere => {
-                let why = "another process wrote it".to_owned();
-                Err(OpenError::Damaged { name, why })
-            }
+            Created::AlreadyThere => Err(OpenError::TakenOver { name }),
         }
     }
 

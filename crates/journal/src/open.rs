@@ -19,7 +19,7 @@ use crate::frame::{FrameMarks, Secret};
 use crate::gather::Gather;
 use crate::journal::{Inner, Journal, Monotonic, Stats, append_bytes_max};
 use crate::keeper::BALLAST_NAME;
-use crate::log::{Floor, Log, LogError, LogReader, Lsn, Stop, TakeOver, Torn};
+use crate::log::{AppendError, Floor, Log, LogError, LogReader, Lsn, Stop, TakeOver, Torn};
 use crate::manifest::{CHECKPOINT_PREFIX, DAMAGED_PREFIX, Jump, Manifest, SEGMENT_PREFIX, delete};
 use crate::marks::Marks;
 use crate::options::JournalOptions;
@@ -33,6 +33,9 @@ use crate::tail::{Tail, TailFrame};
 /// How far positions jump after an unclean end. More than can have been visible without
 /// being flushed (see [`crate::flusher`]), so that no position is ever given twice.
 pub(crate) const JUMP_POSITIONS: u64 = 1 << 24;
+
+/// Names that an owner of a shared store can give are numbered in so many bits; the term is above.
+const NAMES_PER_TERM_BITS: u32 = 32;
 
 /// What a store is made of, and what it may not take from the world by itself.
 pub struct Parts {
@@ -121,6 +124,7 @@ impl Journal {
             None => (Manifest::fresh(parts.new_epoch.0, parts.new_secret), None),
         };
         let log = (parts.log)(manifest.marks(parts.new_secret));
+        let is_shared = log.is_shared();
         if created {
             refuse_remains(&*blobs, &*log)?;
         }
@@ -175,7 +179,12 @@ impl Journal {
         manifest.log_end = taken.next.before();
         // A name is never given twice, also not one of a blob that stays.
         manifest.next_name = manifest.next_name.max(orphans.next_name);
+        if is_shared {
+            manifest.next_name = manifest.next_name.max(taken.term << NAMES_PER_TERM_BITS);
+        }
         let copied = store_in_need(&mut manifest, &*blobs)?;
+        // Before anything is deleted: another may have taken over since.
+        taken.writer.confirm().map_err(not_confirmed)?;
         opened.foreign = orphans.foreign;
         if copied && !created {
             opened.orphans = orphans.ours;
@@ -193,6 +202,9 @@ impl Journal {
             gather: Mutex::new(gather),
             append_bytes_max: append_bytes_max(taken.writer.frame_bytes_max()),
             is_near: taken.writer.is_near(),
+            linger: taken.writer.linger(),
+            replayed_frames_max: taken.writer.replayed_frames_max(),
+            unavailable: Mutex::default(),
             prepare: taken.writer.preparer(),
             writer: Mutex::new(taken.writer),
             tail: Mutex::new(tail),
@@ -222,6 +234,19 @@ impl Journal {
         inner.note_unsealed();
         let flusher = parts.flusher_thread.then(|| spawn_flusher(&inner)).transpose()?;
         Ok((Self { inner, flusher: Mutex::new(flusher) }, opened))
+    }
+}
+
+fn not_confirmed(error: AppendError) -> OpenError {
+    match error {
+        AppendError::Fenced { .. } => OpenError::TakenOver { name: "the log".to_owned() },
+        AppendError::Unavailable(source) => {
+            OpenError::Log(LogError::Io { doing: "confirm", place: "the log".to_owned(), source })
+        }
+        other => {
+            let source = std::io::Error::other(other.to_string());
+            OpenError::Log(LogError::Io { doing: "confirm", place: "the log".to_owned(), source })
+        }
     }
 }
 

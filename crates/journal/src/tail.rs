@@ -97,6 +97,11 @@ impl Tail {
         self.unsealed_log_bytes
     }
 
+    /// How many frames are in no segment yet.
+    pub(crate) fn unsealed_frames(&self) -> usize {
+        self.frames.len() - self.frames.partition_point(|frame| frame.last <= self.sealed)
+    }
+
     /// The frames that hold `from` and what comes after it, up to `bytes_max` but at least
     /// one. `None` when `from` lies before the tail.
     pub(crate) fn read(&self, from: Position, bytes_max: usize) -> Option<Vec<TailFrame>> {
@@ -181,6 +186,7 @@ mod tests {
         assert!(tail.evict(0).is_empty());
         tail.seal(Position(30));
         assert_eq!(tail.unsealed(u64::MAX).len(), 2);
+        assert_eq!(tail.unsealed_frames(), 2);
         assert_eq!(tail.unsealed(1).len(), 1);
         assert_eq!(tail.evict(0).len(), 2);
         assert_eq!(tail.first, Position(31));

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
+use gapless_engine::StoreError;
 use gapless_journal::doctor::{Finding, Repair, Report, Severity, examine, repair};
 use gapless_journal::fs::DiskFs;
 use gapless_journal::layout::Folder;
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::upgrade;
 use crate::config::Config;
+use crate::engine;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Paint, ask, human_bytes, human_number};
 use crate::permissions;
@@ -24,6 +26,7 @@ Examples:
   gapless doctor --repair                       repair, and ask before anything is given up
   gapless doctor --repair --yes                 the same without asking
   gapless doctor --rebuild                      create manifest and checkpoint again, when lost
+  gapless doctor --set store.url=s3://bucket/prefix    look at a store on object storage
 
 It reads every byte. Of a folder that a server writes to, the newest part may look
 unfinished; repairing needs the server stopped. Exit code 3 means that damage was found, 6
@@ -51,6 +54,13 @@ pub(crate) struct DoctorOptions {
 
 pub(crate) fn run(options: &DoctorOptions, config: &Config, out: &mut Output) -> Done {
     permissions::apply(config)?;
+    if let Some(place) = engine::place(config)? {
+        if options.repair || options.rebuild {
+            let message = "a store on object storage is not repaired: restore what is missing";
+            return Err(Failure::words(message));
+        }
+        return survey(&place, out);
+    }
     let data = Path::new(config.text("data"));
     let folder = Folder::new(Arc::new(DiskFs), data);
     let mut report = look(&folder, out)?;
@@ -108,6 +118,38 @@ pub(crate) fn run(options: &DoctorOptions, config: &Config, out: &mut Output) ->
     // Any damage, also what can be repaired: a disk that loses an index may lose more.
     let damaged = report.worst() >= Some(Severity::Repairable);
     Ok(if damaged { Exit::Damage } else { Exit::Ok })
+}
+
+/// Looks at a store on object storage.
+fn survey(place: &engine::Place, out: &mut Output) -> Done {
+    let store = engine::reach(place, false).map_err(|error| match error {
+        StoreError::NoStore { .. } => Failure::not_found(error),
+        other => Failure::failed(other),
+    })?;
+    let found = store.survey(0).map_err(Failure::failed)?;
+    if !found.exists {
+        return Err(Failure::not_found(format!("there is no store at {}", place.url())));
+    }
+    if out.json {
+        out.json_line(&json!({
+            "store": place.url(), "manifest": found.manifest, "term": found.term,
+            "segments": found.segments, "segment_bytes": found.segment_bytes,
+            "log_objects": found.log_objects, "log_bytes": found.log_bytes,
+            "damage": found.damage,
+        }))?;
+    } else {
+        out.line(format_args!("store     {}", place.url()))?;
+        out.line("create    if absent: enforced")?;
+        out.line(format_args!("manifest  {}, term {}", found.manifest, found.term))?;
+        let (segments, bytes) = (human_number(found.segments), human_bytes(found.segment_bytes));
+        out.line(format_args!("segments  {segments}, {bytes}; all are there, not read"))?;
+        let (objects, bytes) = (human_number(found.log_objects), human_bytes(found.log_bytes));
+        out.line(format_args!("log       {objects} objects, {bytes}; read"))?;
+        for damage in &found.damage {
+            out.line(format_args!("damage    {damage}"))?;
+        }
+    }
+    Ok(if found.damage.is_empty() { Exit::Ok } else { Exit::Damage })
 }
 
 fn look(folder: &Folder, out: &mut Output) -> Result<Report, Failure> {

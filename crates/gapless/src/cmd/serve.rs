@@ -20,6 +20,7 @@ use serde_json::json;
 use super::outbox_run::Beside;
 use crate::cluster;
 use crate::config::{Config, ConfigError, Source};
+use crate::engine::{self, Place};
 use crate::exit::{Done, Exit, Failure};
 use crate::exposure;
 use crate::output::Output;
@@ -36,6 +37,8 @@ Examples:
   gapless serve --config /etc/gapless/gapless.toml   for other machines: gapless init --secure
   gapless serve --listen 127.0.0.1:0 --json     a free port, printed as JSON
   gapless serve --set durability=written --log debug
+  gapless serve --store s3://bucket/prefix      nothing that lasts on this machine
+  gapless serve --store s3://bucket/prefix --standby    take over when the other one is gone
   gapless serve --node a --cluster-listen 127.0.0.1:4282     the first node of a cluster
   gapless serve --node b --cluster-listen 10.0.0.2:4282 --join 10.0.0.1:4282 \\
       --cluster-secret-file cluster.secret
@@ -73,6 +76,14 @@ pub(crate) struct ServeOptions {
     /// insecure=true
     #[arg(long)]
     insecure: bool,
+    /// Where the store is, if not in the data folder: s3://bucket/prefix or file:///folder; the same
+    /// as --set store.url=URL
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Wait until no other server serves the store, and take over then; the same as --set
+    /// store.standby=true
+    #[arg(long)]
+    standby: bool,
     /// The name of this server as a node of a cluster; the same as --set cluster.node=NAME
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -100,6 +111,7 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
     }
     let join = (!options.join.is_empty()).then(|| options.join.join(","));
     for (key, value) in [
+        ("store.url", &options.store),
         ("cluster.node", &options.node),
         ("cluster.listen", &options.cluster_listen),
         ("cluster.join", &join),
@@ -109,6 +121,9 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
         if let Some(value) = value {
             config.set(key, value.clone(), Source::Flag)?;
         }
+    }
+    if options.standby {
+        config.set("store.standby", "true".to_owned(), Source::Flag)?;
     }
     if options.insecure {
         config.set("insecure", "true".to_owned(), Source::Flag)?;
@@ -167,6 +182,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     leader_options(config)?;
     job_routes(config)?;
     cluster::options(config)?;
+    let place = engine::place(config)?;
     let shares = OpenFiles::within(open_files);
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
     let open_files = open_files.unwrap_or(u64::MAX);
@@ -187,29 +203,83 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     auth_options(config)?;
     let tls = tls::server(config)?;
     (native.tls, http_options.tls) = (tls.clone(), tls.clone());
-    let data = options.folder.clone();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // listener before it too, so that requests are answered that the store is being opened.
     recorder::begin()?;
+    let keeping = tokio::spawn(tls::keep(tls));
+    let served = loop {
+        let at = (config, place.as_ref());
+        let turn = serve_turn(at, &options, (native.clone(), http_options.clone()), out).await;
+        match turn {
+            Ok(Ended::Fenced) if place.as_ref().is_some_and(|place| place.standby) => {
+                tracing::warn!("another server took the store over; this one waits for its turn");
+            }
+            other => break other,
+        }
+    };
+    keeping.abort();
+    match served? {
+        Ended::Stopped => {
+            tracing::info!("stopped cleanly");
+            Ok(Exit::Ok)
+        }
+        Ended::Fenced => {
+            let message = "another server has taken the store over; this one stopped serving it";
+            Err(Failure::new(Exit::Fenced, message).hint(
+                "nothing that was acknowledged is lost; with --standby it would wait instead",
+            ))
+        }
+    }
+}
+
+/// Why serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// It was told to.
+    Stopped,
+    /// Another server owns the store.
+    Fenced,
+}
+
+/// Opens the store, when it is this server's turn, and serves it until that ends.
+async fn serve_turn(
+    (config, place): (&Config, Option<&Place>),
+    options: &BrokerOptions,
+    (native, http_options): (NativeOptions, HttpOptions),
+    out: &mut Output,
+) -> Result<Ended, Failure> {
+    let data = options.folder.clone();
     let mut http = match config.text("http.listen") {
         "" => None,
         address => Some(HttpListener::listen(http_options, address).await.map_err(|error| {
             Failure::failed(error).hint("choose another with --http host:port")
         })?),
     };
-    let broker = tokio::task::spawn_blocking(move || open(&options)).await?;
-    let broker = broker.map_err(|error| not_opened(&data, &error))?;
+    let options = options.clone();
+    let (broker, owned) = match place {
+        Some(place) => {
+            let Some((broker, owned)) = engine::open(place, options, out).await? else {
+                return Ok(Ended::Stopped);
+            };
+            (broker, Some(owned))
+        }
+        None => {
+            let broker = tokio::task::spawn_blocking(move || open(&options)).await?;
+            (broker.map_err(|error| not_opened(&data, &error))?, None)
+        }
+    };
     tell_opened(broker.opened());
     permissions::warn_if_open(config, &data);
-    let keeping = tokio::spawn(tls::keep(tls));
-    let served = serve_open(config, &broker, (native, http.take()), out).await;
-    keeping.abort();
+    let served = serve_open(config, (&broker, owned.as_ref()), (native, http.take()), out).await;
     // Also when it could not be served: a store that is open and not closed counts as crashed.
+    let fenced = broker.is_fenced();
     let closed = tokio::task::spawn_blocking(move || broker.close()).await?;
+    if fenced {
+        return Ok(Ended::Fenced);
+    }
     served?;
     closed.map_err(Failure::failed)?;
-    tracing::info!("stopped cleanly");
-    Ok(Exit::Ok)
+    Ok(Ended::Stopped)
 }
 
 /// Opens the store. A process that was just killed holds its lock a moment longer, so a lock is
@@ -232,7 +302,7 @@ fn open(options: &BrokerOptions) -> Result<Broker, BrokerOpenError> {
 /// Serves the open store until a signal comes.
 async fn serve_open(
     config: &Config,
-    broker: &Broker,
+    (broker, owned): (&Broker, Option<&engine::Owned>),
     (native, mut http): (NativeOptions, Option<HttpListener>),
     out: &mut Output,
 ) -> Result<(), Failure> {
@@ -277,13 +347,17 @@ async fn serve_open(
             "event": "ready", "version": env!("CARGO_PKG_VERSION"), "epoch": epoch,
             "data": data.display().to_string(), "native": address, "unix": socket,
             "http": page, "jobs": leads, "tls": encrypted,
+            "store": owned.map(|owned| owned.url()), "term": broker.term(),
             "cluster": cluster.as_ref().map(|cluster| json!({
                 "node": cluster.node().as_str(), "address": cluster.address().to_string(),
             })),
         }))?;
     } else {
         out.line(format_args!("gapless {} is ready", env!("CARGO_PKG_VERSION")))?;
-        out.line(format_args!("  data    {} (epoch {epoch})", data.display()))?;
+        match owned {
+            Some(owned) => out.line(format_args!("  store   {} (epoch {epoch})", owned.url()))?,
+            None => out.line(format_args!("  data    {} (epoch {epoch})", data.display()))?,
+        }
         for address in [address, socket].into_iter().flatten() {
             let how = if encrypted && !address.starts_with("unix:") { " (TLS)" } else { "" };
             out.line(format_args!("  native  {address}{how}"))?;
@@ -301,9 +375,15 @@ async fn serve_open(
     }
     out.flush()?;
     supervisor::notify(supervisor::READY);
-    interrupt.came().await;
+    tokio::select! {
+        () = interrupt.came() => {
+            tracing::info!("stopping: connections get a moment to finish");
+        }
+        () = engine::until_fenced(owned, broker) => {
+            tracing::error!("another server has taken the store over: this one stops serving it");
+        }
+    }
     supervisor::notify(supervisor::STOPPING);
-    tracing::info!("stopping: connections get a moment to finish");
     if let Some(outbox) = outbox {
         outbox.stop().await;
     }
