@@ -125,7 +125,7 @@ fn f1_a_store_that_lets_two_create_one_name_is_refused() {
     let careless = Arc::new(FaultyStore::careless(Arc::new(InMemory::new())));
     let refused = Store::open_on(careless, Path::default(), StoreOptions::default());
     let Err(StoreError::NotEnforced { .. }) = &refused else { panic!("{refused:?}") };
-    let told = refused.err().expect("refused").to_string();
+    let told = refused.expect_err("refused").to_string();
     assert!(told.contains("8 of 8 could create one name"), "{told}");
 }
 
