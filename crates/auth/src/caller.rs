@@ -131,6 +131,20 @@ impl Caller {
         self.decide(Right::Admin, On::Name(&name))
     }
 
+    /// Whether it may follow under a name that outlives its connection: its own name, or one that
+    /// begins with it and a dot. Otherwise it could take over what is held for another.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn may_follow_as(&self, identity: &str) -> Result<(), Denied> {
+        let rest = identity.strip_prefix(self.name());
+        let is_own = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        if self.who.everything || is_own {
+            return Ok(());
+        }
+        Err(self.denied(Right::Subscribe, &format!("identity {identity}")))
+    }
+
     /// Whether it has a right on a cell. Those of the server itself are not shown to anyone.
     ///
     /// # Errors

@@ -86,6 +86,26 @@ fn f3_a_revoked_token_ends_its_connections_and_streams() {
 }
 
 #[test]
+fn f3_what_is_held_for_a_name_is_taken_over_by_its_owner_only() {
+    let server = Server::open();
+    let token = server.token("shop", &["allow subscribe on a.>"]);
+    let mut peer = server.peer(&token);
+    // Without a cluster there are no names; but who may have one is asked first.
+    for (identity, allowed) in
+        [("shop", true), ("shop.eu", true), ("shopping", false), ("ana", false)]
+    {
+        let named = Subscribe {
+            identity: Some(identity.parse().expect("an identity")),
+            ..subscribe("a.>", StartFrom::Now)
+        };
+        let expected = if allowed { ErrorCode::NotSupported } else { ErrorCode::NotAuthorised };
+        assert_eq!(code(&peer.ask(named)), expected, "{identity}");
+        let path = format!("/v1/follow?pattern=a.%3E&identity={identity}");
+        server.get(&token, &path).is(if allowed { 400 } else { 403 });
+    }
+}
+
+#[test]
 fn f3_a_right_that_is_taken_away_ends_its_subscription_with_a_reason() {
     let server = Server::open();
     let token = server.token("shop", &["allow subscribe on a.>", "allow subscribe on b.>"]);

@@ -173,6 +173,9 @@ async fn follow(
     upgrade: Upgrade,
     subscribe: impl FnOnce(&Broker, From) -> Result<Subscription, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
+    if let Some(identity) = &asked.identity {
+        caller.may_follow_as(identity.as_str())?;
+    }
     let permit = stream_permit(&shared)?;
     let held = caller.follow()?;
     let (broker, from) = (shared.broker.clone(), asked.from);

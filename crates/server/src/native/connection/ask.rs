@@ -51,6 +51,9 @@ impl Connection {
                 let why = "an identity begins now, or goes on where it stopped";
                 return self.refuse(ErrorCode::NeedsTopic, &why, ids);
             }
+            if let Err(denied) = self.caller.may_follow_as(identity.as_str()) {
+                return self.refuse(ErrorCode::NotAuthorised, &denied, ids);
+            }
             let is_same = |followed: &Followed| followed.is_named(identity, &asked.pattern);
             if self.follows.values().any(|followed| is_same(followed)) {
                 let why = format!("{identity} follows {} already", asked.pattern);
