@@ -21,7 +21,7 @@ pub trait Time: Send + Sync + Debug {
     fn now(&self) -> Moment;
     /// Waits.
     fn pause(&self, span: Duration);
-    /// A number that nobody else draws.
+    /// A random number, unique to this writer.
     fn nonce(&self) -> u64;
 
     /// How long ago a moment was.

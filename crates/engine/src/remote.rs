@@ -136,7 +136,7 @@ pub(crate) struct Remote {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     threads: Arc<Threads>,
-    /// How many deletes that nobody waits for are under way.
+    /// How many deletes run in the background.
     deleting: Arc<(Mutex<usize>, Condvar)>,
     pub(crate) spans: Spans,
     pub(crate) time: Arc<dyn Time>,
@@ -192,14 +192,14 @@ impl Remote {
         };
         self.spawn(async move {
             let result = tokio::time::timeout(at_most, future).await.unwrap_or_else(late);
-            // If nobody waits any more, nobody needs it.
+            // If the receiver is gone, the result is not needed.
             let _ = answer.send(result);
         });
         let gone = || io::Error::other("the runtime of the store has ended");
         answered.recv().unwrap_or_else(|_| Err(Trouble::Unclear(gone())))
     }
 
-    /// Runs a future that nobody waits for.
+    /// Runs a future in the background.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.threads.0 {
             runtime.spawn(future);

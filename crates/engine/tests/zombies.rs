@@ -109,7 +109,7 @@ fn f1_a_zombie_never_appends_into_the_trimmed_past() {
     let told = old.writer.append(Lsn(4), &frame(99));
     assert!(matches!(told, Err(AppendError::Fenced { .. })), "{told:?}");
     append(&mut new, 1);
-    // What it left there is below the floor, and in nobody's way.
+    // What it left there is below the floor and does no harm.
     assert!(world.has(5), "the zombie's create succeeded");
     let mut third = take(&world.log(), 11);
     assert_eq!(frames(&mut third), [11, 12, 13, 14]);
