@@ -84,11 +84,14 @@ async fn b1_a_writer_can_emit_and_attach_but_reads_and_changes_nothing() {
                    BEGIN RAISE EXCEPTION 'called as %', current_user; END $$;
                CREATE FUNCTION public.gen_random_uuid() RETURNS uuid LANGUAGE plpgsql AS $$
                    BEGIN RAISE EXCEPTION 'called as %', current_user; END $$;
-               CREATE TEMP TABLE outbox (op text);
+               CREATE FUNCTION public.convert_to(text, name) RETURNS bytea LANGUAGE plpgsql AS $$
+                   BEGIN RAISE EXCEPTION 'called as %', current_user; END $$;
+               CREATE DOMAIN public.text AS int CHECK (false);
+               CREATE TEMP TABLE outbox (op pg_catalog.text);
                SET search_path = pg_temp, public, pg_catalog;
-               SELECT gapless.emit('t', 'k', 'upsert');
+               SELECT gapless.emit('t', 'k', 'upsert', payload => '{}');
                INSERT INTO orders VALUES (2);
-               RESET search_path;";
+               RESET search_path; DROP DOMAIN public.text;";
     webapp.batch_execute(sql).await.expect("written as ever");
     // What a table's columns turn into in JSON is decided by its owner, with its rights only.
     let sql = "CREATE TYPE mood AS ENUM ('good');

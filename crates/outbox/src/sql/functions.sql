@@ -3,6 +3,8 @@
 --
 -- Rights: a writer may call emit(), emit_bytes() and attach(), and touch no table; so what writes
 -- rows runs as the owner of the outbox (SECURITY DEFINER), with a search_path that no caller sets.
+-- emit() and emit_bytes() name the schema of all they use instead: setting the search_path takes a
+-- tenth of the time of a commit, and every writer pays it.
 -- emit_row() does not: it turns rows of other tables into JSON, and that can call functions which the
 -- owners of those tables wrote. `gapless outbox grant` gives the rights.
 
@@ -10,15 +12,15 @@
 CREATE OR REPLACE FUNCTION {schema}.emit_bytes(
     topic text, key text, op text, event_id text DEFAULT NULL, payload bytea DEFAULT NULL,
     kind text DEFAULT NULL, reason text DEFAULT NULL, created_at timestamptz DEFAULT NULL
-) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $body$
 DECLARE
     drawn bigint;
 BEGIN
     INSERT INTO {schema}.{outbox}
         (op, event_id, topic_id, kind, created_at, effective_key, reason, payload)
     VALUES (
-        emit_bytes.op, coalesce(emit_bytes.event_id, gen_random_uuid()::text),
-        emit_bytes.topic, emit_bytes.kind, coalesce(emit_bytes.created_at, now()),
+        emit_bytes.op, coalesce(emit_bytes.event_id, pg_catalog.gen_random_uuid()::pg_catalog.text),
+        emit_bytes.topic, emit_bytes.kind, coalesce(emit_bytes.created_at, pg_catalog.now()),
         emit_bytes.key, emit_bytes.reason, emit_bytes.payload
     )
     RETURNING seq INTO drawn;
@@ -30,16 +32,16 @@ $body$;
 CREATE OR REPLACE FUNCTION {schema}.emit(
     topic text, key text, op text, event_id text DEFAULT NULL, payload jsonb DEFAULT NULL,
     kind text DEFAULT NULL, reason text DEFAULT NULL, created_at timestamptz DEFAULT NULL
-) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $body$
 DECLARE
     drawn bigint;
 BEGIN
     INSERT INTO {schema}.{outbox}
         (op, event_id, topic_id, kind, created_at, effective_key, reason, payload)
     VALUES (
-        emit.op, coalesce(emit.event_id, gen_random_uuid()::text),
-        emit.topic, emit.kind, coalesce(emit.created_at, now()),
-        emit.key, emit.reason, convert_to(emit.payload::text, 'UTF8')
+        emit.op, coalesce(emit.event_id, pg_catalog.gen_random_uuid()::pg_catalog.text),
+        emit.topic, emit.kind, coalesce(emit.created_at, pg_catalog.now()),
+        emit.key, emit.reason, pg_catalog.convert_to(emit.payload::pg_catalog.text, 'UTF8')
     )
     RETURNING seq INTO drawn;
     RETURN drawn;
