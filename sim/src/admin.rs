@@ -115,7 +115,7 @@ impl World {
         let right = match error {
             TopicError::System_(PubSubError::StorageFull) => self.may_block(),
             TopicError::System_(_) => self.may_refuse(),
-            TopicError::Read(_) => self.is_down() || self.may_block(),
+            TopicError::Read(_) => self.is_down() || self.files_limited,
             _ => false,
         };
         ensure(right, || format!("an operation failed, but all is well: {error}"))
@@ -169,7 +169,7 @@ impl World {
         self.note(format_args!("cannot follow: {error}"));
         let right = match (error, from, topic) {
             (SubscribeError::Start(_), From::Seq(seq), Some(key)) => seq.0 > self.visible[&key] + 1,
-            (SubscribeError::Read(_), _, _) => self.is_down() || self.may_block(),
+            (SubscribeError::Read(_), _, _) => self.is_down() || self.files_limited,
             _ => false,
         };
         ensure(right, || format!("cannot follow from {from:?}: {error}"))
@@ -246,7 +246,7 @@ impl World {
             Ok(subscription) => subscription,
             Err(error) => {
                 self.note(format_args!("cannot resume: {error}"));
-                let may = self.is_down() || self.may_block();
+                let may = self.is_down() || self.files_limited;
                 let right = matches!(error, SubscribeError::Read(_)) && may;
                 return ensure(right, || format!("cannot resume from {}: {error}", saved.token));
             }

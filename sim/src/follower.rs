@@ -11,7 +11,6 @@ use std::task::{Context, Poll, Waker};
 
 use gapless_broker::{Delivered, Delivery, FollowError, GapNotice, Messages, Subscription};
 use gapless_core::{GapReason, Pattern, Timestamp, TopicName};
-use gapless_journal::ReadError;
 
 use crate::model::TopicKey;
 use crate::world::{Checked, Flag, World, broken, ensure};
@@ -166,7 +165,6 @@ impl World {
         match error {
             FollowError::Deleted(_) if is_deleted => Ok(Step::Over),
             FollowError::Read(_) if self.is_down() || self.files_limited => Ok(Step::Waits),
-            FollowError::Read(ReadError::Full) if self.may_block() => Ok(Step::Waits),
             other => broken(format!("follower {number} of {} ended: {other}", follower.pattern)),
         }
     }
@@ -383,6 +381,10 @@ impl World {
             let (Some((key, _)), Some(_)) = (named.next(), named.next()) else {
                 return wrong("no other topic had this name");
             };
+            let is_known = follower.place.reused.get(name).is_some_and(|told| told >= key);
+            if is_known && !follower.is_resumed {
+                return wrong("it was created before the follower began, or came twice");
+            }
             follower.place.reused.insert(name.clone(), *key);
             return Ok(());
         }
@@ -449,8 +451,15 @@ impl World {
             let gone = *seq < floor || topic.deleted || aged;
             let before = matches!(follower.begin, Begin::Time(time) if message.time < time);
             !match gap.reason {
-                GapReason::Compaction | GapReason::Expiry => {
-                    gone || before || topic.may_be_absent(*seq, now)
+                GapReason::Compaction => {
+                    let is_absent = gone || before || topic.may_be_absent(*seq, now);
+                    is_absent && topic.grace.is_some()
+                }
+                // What compaction left is not told apart once it is switched off.
+                GapReason::Expiry => {
+                    let was_compacted = topic.settings.compaction.is_none();
+                    let is_absent = was_compacted && topic.may_be_absent(*seq, now);
+                    gone || before || message.is_expired(now) || is_absent
                 }
                 GapReason::Purge => gone && topic.purged > 1,
                 GapReason::Retention => gone && topic.retained,

@@ -586,7 +586,7 @@ impl World {
             Ok(found) => found,
             Err(error) => {
                 self.note(format_args!("look up in {name}: {error}"));
-                let may = self.is_down() || self.files_limited || self.is_blocked();
+                let may = self.is_down() || self.files_limited;
                 return ensure(may, || format!("cannot look up in {name}: {error}"));
             }
         };

@@ -173,7 +173,7 @@ pub(crate) struct World {
     pub settings_before: Option<TopicSettings>,
     /// Whether the journal may have refused what was published within a sync.
     pub was_busy: bool,
-    /// The limits of disk and files were lifted, and no turn has come since.
+    /// Files can be opened again, and no turn has come since.
     pub may_be_held: bool,
     /// Whether the last run tried to close.
     pub closing: bool,
@@ -305,8 +305,8 @@ impl World {
 
     /// Lets the disk have room, and files be opened, again.
     pub(crate) fn lift_limits(&mut self) {
-        // The journal knows only after its next turn that it may make files again.
-        self.may_be_held |= self.is_limited();
+        // The journal tries to make a file in its turns only. Room it sees at once.
+        self.may_be_held |= self.files_limited;
         (self.disk_limited, self.files_limited) = (false, false);
         self.fs.set_capacity(None);
         self.fs.set_open_files_max(None);
