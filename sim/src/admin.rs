@@ -2,6 +2,7 @@
 
 use gapless_broker::{From, SubscribeError, TopicError};
 use gapless_core::{Durability, Pattern, PubSubError, Seq, Timestamp, TopicName};
+use gapless_journal::ReadError;
 
 use crate::follower::{Begin, Place, Step};
 use crate::model::{Change, TopicKey};
@@ -169,6 +170,7 @@ impl World {
         self.note(format_args!("cannot follow: {error}"));
         let right = match (error, from, topic) {
             (SubscribeError::Start(_), From::Seq(seq), Some(key)) => seq.0 > self.visible[&key] + 1,
+            (SubscribeError::Read(ReadError::Full), From::LastPerKey, _) => self.is_blocked(),
             (SubscribeError::Read(_), _, _) => self.is_down() || self.files_limited,
             _ => false,
         };
@@ -255,6 +257,7 @@ impl World {
         if is_foreign {
             follower.place = self.place_of(follower.topic, From::Beginning);
         } else {
+            follower.has_token = true;
             match follower.topic {
                 Some(_) => follower.begin = Begin::Token,
                 None => follower.is_resumed = true,

@@ -166,6 +166,7 @@ impl World {
             place,
             begin: Begin::Exact,
             is_resumed: false,
+            has_token: false,
             newest_to: 0,
             owed_epoch: false,
             may_epoch: false,

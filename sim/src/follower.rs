@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use gapless_broker::{Delivered, Delivery, FollowError, GapNotice, Messages, Subscription};
 use gapless_core::{GapReason, Pattern, Timestamp, TopicName};
+use gapless_journal::ReadError;
 
 use crate::model::TopicKey;
 use crate::world::{Checked, Flag, World, broken, ensure};
@@ -75,6 +76,8 @@ pub(crate) struct Follower {
     pub begin: Begin,
     /// It follows a pattern and began with a token.
     pub is_resumed: bool,
+    /// It began with a token, which knows a position and not which topics there were.
+    pub has_token: bool,
     /// Up to this seq only the newest of each key come.
     pub newest_to: u64,
     /// It must be told first that what it saw was lost.
@@ -165,6 +168,10 @@ impl World {
         match error {
             FollowError::Deleted(_) if is_deleted => Ok(Step::Over),
             FollowError::Read(_) if self.is_down() || self.files_limited => Ok(Step::Waits),
+            // The newest of a key is waited for until it is written.
+            FollowError::Read(ReadError::Full) if follower.newest_to > 0 && self.is_blocked() => {
+                Ok(Step::Waits)
+            }
             other => broken(format!("follower {number} of {} ended: {other}", follower.pattern)),
         }
     }
@@ -382,7 +389,7 @@ impl World {
                 return wrong("no other topic had this name");
             };
             let is_known = follower.place.reused.get(name).is_some_and(|told| told >= key);
-            if is_known && !follower.is_resumed {
+            if is_known && !follower.has_token {
                 return wrong("it was created before the follower began, or came twice");
             }
             follower.place.reused.insert(name.clone(), *key);

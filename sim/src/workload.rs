@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gapless_broker::Publishing;
+use gapless_broker::{Publishing, TopicError};
 use gapless_core::{
     Durability, Expect, Message, Pattern, Position, PubSubError, PublishAck, PublishOptions,
     RejectReason, Seq, Timestamp, TopicName,
 };
+use gapless_journal::ReadError;
 
 use crate::decide::{Decision, Offer, Taken, decide};
 use crate::hook::Planned;
@@ -495,12 +496,12 @@ impl World {
         let before = waiting.len();
         let may_refuse = self.may_refuse();
         self.broker().turn();
-        let was_held = std::mem::take(&mut self.may_be_held);
+        self.may_be_held = false;
         let left = self.broker().delayed_len();
         self.note(format_args!("turn: {} due, {left} left", due.len()));
         let done = before.saturating_sub(left);
-        let may_be_some = done == 0 || self.is_down() || self.is_limited() || was_held;
-        let right = done == due.len() || (may_be_some && (may_refuse || self.in_trouble()));
+        // Each is an append of its own, which a journal that is almost full takes or refuses.
+        let right = done == due.len() || may_refuse || self.in_trouble();
         ensure(right && done <= due.len(), || {
             format!("{} of {before} delayed messages were due, {left} are left", due.len())
         })?;
@@ -586,7 +587,11 @@ impl World {
             Ok(found) => found,
             Err(error) => {
                 self.note(format_args!("look up in {name}: {error}"));
-                let may = self.is_down() || self.files_limited;
+                // The newest of a key is waited for until it is written.
+                let waits = by_key
+                    && self.is_blocked()
+                    && matches!(error, TopicError::Read(ReadError::Full));
+                let may = self.is_down() || self.files_limited || waits;
                 return ensure(may, || format!("cannot look up in {name}: {error}"));
             }
         };
