@@ -462,10 +462,9 @@ impl World {
                     let is_absent = gone || before || topic.may_be_absent(*seq, now);
                     is_absent && topic.grace.is_some()
                 }
-                // What compaction left is not told apart once it is switched off.
+                // While compaction is off, what it took before is taken for expired.
                 GapReason::Expiry => {
-                    let was_compacted = topic.settings.compaction.is_none();
-                    let is_absent = was_compacted && topic.may_be_absent(*seq, now);
+                    let is_absent = topic.was_plain && topic.may_be_absent(*seq, now);
                     gone || before || message.is_expired(now) || is_absent
                 }
                 GapReason::Purge => gone && topic.purged > 1,

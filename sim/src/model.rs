@@ -101,6 +101,8 @@ pub(crate) struct TopicModel {
     pub purged: u64,
     /// The shortest grace of tombstones while it was compacted, if it ever was.
     pub grace: Option<Duration>,
+    /// Whether it ever was not compacted.
+    pub was_plain: bool,
     /// Whether it ever had retention.
     pub retained: bool,
     pub deleted: bool,
@@ -115,6 +117,7 @@ impl TopicModel {
             ids: Ids::new(settings.dedup),
             purged: 1,
             grace: None,
+            was_plain: false,
             retained: false,
             deleted: false,
         };
@@ -128,6 +131,7 @@ impl TopicModel {
         self.ids.window = settings.dedup;
         self.ids.forget(now);
         self.retained |= settings.retention != gapless_core::Retention::default();
+        self.was_plain |= settings.compaction.is_none();
         if let Some(compaction) = settings.compaction {
             let grace = compaction.tombstone_grace;
             self.grace = Some(self.grace.map_or(grace, |known| known.min(grace)));

@@ -1,7 +1,6 @@
 //! Seeds of whole nodes over a simulated network, and that defects are found.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod common;
 
 use gapless_sim::{ClusterCounts, ClusterOptions, Mutation, run_cluster};
 
@@ -21,27 +20,9 @@ const FOUND: &[(u64, &str)] = &[
     (1_521, "a change of interest that got lost, and nothing after it"),
 ];
 
-fn run_all(seeds: impl Iterator<Item = u64>) -> ClusterCounts {
-    let seeds: Vec<u64> = seeds.collect();
-    let next = AtomicU64::new(0);
-    let (stories, total) = (Mutex::new(Vec::new()), Mutex::new(ClusterCounts::default()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed) as usize;
-                    let Some(seed) = seeds.get(at) else { return };
-                    match run_cluster(*seed, ClusterOptions::default()) {
-                        Ok(report) => total.lock().expect("no run panics").add(&report.counts),
-                        Err(story) => stories.lock().expect("no run panics").push(story),
-                    }
-                }
-            });
-        }
-    });
-    let stories = stories.into_inner().expect("no run panics");
-    assert!(stories.is_empty(), "{} seeds failed:\n{}", stories.len(), stories.join("\n"));
-    total.into_inner().expect("no run panics")
+fn run_all(seeds: impl Iterator<Item = u64> + Send) -> ClusterCounts {
+    let run = |seed| run_cluster(seed, ClusterOptions::default()).map(|report| report.counts);
+    common::run_all(seeds, run, ClusterCounts::add)
 }
 
 #[test]

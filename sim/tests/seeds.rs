@@ -1,7 +1,6 @@
 //! Seeds that must hold, and that a seed means the same each time.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod common;
 
 use gapless_sim::{Counts, RunOptions, run};
 
@@ -17,32 +16,14 @@ const FOUND: &[(u64, &str)] = &[
     (1_022_553, "a pattern did not report the floor of a topic whose deletion was not flushed yet"),
 ];
 
-/// Runs these seeds, some beside each other, and tells what they did together.
-fn run_all(seeds: &[u64]) -> Counts {
-    let next = AtomicU64::new(0);
-    let (stories, total) = (Mutex::new(Vec::new()), Mutex::new(Counts::default()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed) as usize;
-                    let Some(seed) = seeds.get(at) else { return };
-                    match run(*seed, RunOptions::default()) {
-                        Ok(report) => total.lock().expect("no run panics").add(&report.counts),
-                        Err(story) => stories.lock().expect("no run panics").push(story),
-                    }
-                }
-            });
-        }
-    });
-    let stories = stories.into_inner().expect("no run panics");
-    assert!(stories.is_empty(), "{} seeds failed:\n{}", stories.len(), stories.join("\n"));
-    total.into_inner().expect("no run panics")
+fn run_all(seeds: impl Iterator<Item = u64> + Send) -> Counts {
+    let run = |seed| run(seed, RunOptions::default()).map(|report| report.counts);
+    common::run_all(seeds, run, Counts::add)
 }
 
 #[test]
 fn every_seed_holds() {
-    let total = run_all(&(0..SEEDS).collect::<Vec<_>>());
+    let total = run_all(0..SEEDS);
     println!("{total:?}");
     // A simulator that does nothing finds nothing.
     assert!(total.accepted > SEEDS * 50, "{total:?}");
@@ -60,7 +41,7 @@ fn every_seed_holds() {
 
 #[test]
 fn seeds_that_found_something_hold() {
-    run_all(&FOUND.iter().map(|(seed, _)| *seed).collect::<Vec<_>>());
+    run_all(FOUND.iter().map(|(seed, _)| *seed));
 }
 
 #[test]

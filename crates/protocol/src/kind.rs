@@ -36,17 +36,17 @@ impl Side {
     }
 }
 
-macro_rules! kinds {
-    ($($number:literal $name:ident $side:ident $doc:literal,)+) => {
-        /// What a frame is about.
+/// A list of kinds by their numbers.
+macro_rules! numbered {
+    ($(#[$attribute:meta])* $list:ident $($number:literal $name:ident $doc:literal,)+) => {
+        $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[non_exhaustive]
         #[repr(u8)]
-        pub enum Kind {
+        pub enum $list {
             $(#[doc = $doc] $name = $number,)+
         }
 
-        impl Kind {
+        impl $list {
             /// Every kind, in the order of the numbers.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
@@ -64,7 +64,19 @@ macro_rules! kinds {
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name)),+ }
             }
+        }
+    };
+}
 
+macro_rules! kinds {
+    ($($number:literal $name:ident $side:ident $doc:literal,)+) => {
+        numbered! {
+            /// What a frame is about.
+            #[non_exhaustive]
+            Kind $($number $name $doc,)+
+        }
+
+        impl Kind {
             /// Which side sends it.
             pub fn side(self) -> Side {
                 match self { $(Self::$name => Side::$side),+ }

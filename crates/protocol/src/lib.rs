@@ -26,7 +26,10 @@
 extern crate alloc;
 
 mod errors;
+#[macro_use]
+mod field;
 mod frame;
+#[macro_use]
 mod kind;
 pub mod link;
 mod output;

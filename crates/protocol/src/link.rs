@@ -36,39 +36,10 @@ pub const LINK_HANDSHAKE_BYTES_MAX: usize = 2 * 1024;
 
 const LEN_BYTES: usize = 4;
 
-macro_rules! kinds {
-    ($($number:literal $name:ident $doc:literal,)+) => {
-        /// What a frame of a link is about.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u8)]
-        pub enum LinkKind {
-            $(#[doc = $doc] $name = $number,)+
-        }
-
-        impl LinkKind {
-            /// Every kind, in the order of the numbers.
-            pub const ALL: &'static [Self] = &[$(Self::$name),+];
-
-            /// The kind of this number, if there is one.
-            pub fn from_number(number: u8) -> Option<Self> {
-                match number { $($number => Some(Self::$name),)+ _ => None }
-            }
-
-            /// The number on the wire; never reused.
-            pub fn number(self) -> u8 {
-                self as u8
-            }
-
-            /// Its name; never reused.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name)),+ }
-            }
-        }
-    };
-}
-
 // Append only.
-kinds! {
+numbered! {
+    /// What a frame of a link is about.
+    LinkKind
     128 Hello "The first frame of a link, from the node that dialled: who it is.",
     129 Challenge "The answer to a hello: who the other node is, and what must be proved.",
     130 Proof "The dialling node proves that it knows the secret.",

@@ -159,12 +159,8 @@ impl PatternFollower {
                 let next = reader.next();
                 let parts = read.map_err(FollowError::Read)?;
                 self.reader = Some(Box::new(reader));
-                shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
-                let bytes: usize = parts.iter().map(Bytes::len).sum();
-                inner.metrics.recovered_bytes.increment(bytes as u64);
-                shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.tell_trimmed(inner);
-                self.hand_out(inner, inner.recovery_memory.count(parts));
+                self.hand_out(inner, shared.recovered(inner, parts));
                 self.pass(inner, shared, next.prev());
                 if inner.journal.is_sealed(self.sweep.next()) {
                     // The next step is read while this one is being used.

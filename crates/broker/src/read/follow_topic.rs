@@ -176,11 +176,7 @@ impl TopicFollower {
             return Ok(());
         }
         let parts = read.map_err(closed_or_read)?;
-        shared.recovery_steps.fetch_add(1, Ordering::Relaxed);
-        let bytes: usize = parts.iter().map(Bytes::len).sum();
-        inner.metrics.recovered_bytes.increment(bytes as u64);
-        shared.recovered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let parts = inner.recovery_memory.count(parts);
+        let parts = shared.recovered(inner, parts);
         self.hand_out(inner, shared, (from, reader.to()), parts, Some(reader))
     }
 

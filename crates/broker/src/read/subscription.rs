@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use gapless_core::cluster::DeliveryStatus;
 use gapless_core::{Pattern, Position, Token, TopicName};
 
-use crate::broker::Owner;
+use crate::broker::{Inner, Owner};
 use crate::error::FollowError;
 use crate::read::delivery::Delivery;
 use crate::read::follow_pattern::PatternFollower;
@@ -97,6 +98,15 @@ impl Shared {
 
     pub(crate) fn unlisted(id: u64, pattern: Pattern) -> Self {
         Self { unlisted: true, ..Self::new(id, pattern) }
+    }
+
+    /// Counts a step of history, in numbers and in the memory that all steps share.
+    pub(crate) fn recovered(&self, inner: &Inner, parts: Vec<Bytes>) -> Vec<Bytes> {
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        self.recovery_steps.fetch_add(1, Ordering::Relaxed);
+        self.recovered_bytes.fetch_add(bytes, Ordering::Relaxed);
+        inner.metrics.recovered_bytes.increment(bytes);
+        inner.recovery_memory.count(parts)
     }
 
     pub(crate) fn info(&self) -> SubscriberInfo {

@@ -9,10 +9,11 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::cluster::Identity;
 use gapless_core::{
-    Batches, Checksum, Entry, EntryError, Epoch, GapNotice, GapReason, Pattern, Position, Seq,
-    StartFrom, Timestamp, Token, TopicName,
+    Batches, Checksum, Entry, EntryError, GapNotice, GapReason, Pattern, Position, Seq, StartFrom,
+    Token, TopicName,
 };
 
+use crate::field::Field;
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::verbs::session::ErrorAnswer;
 use crate::wire::{Reader, ensure, exists, put_bytes};
@@ -20,57 +21,45 @@ use crate::wire::{Reader, ensure, exists, put_bytes};
 /// Bytes of [`Messages`] before the first batch.
 pub const MESSAGES_HEAD_BYTES: usize = 32;
 
-fn take_token(payload: &mut Reader) -> Result<Token, VerbError> {
-    let epoch = Epoch(payload.u64("token")?);
-    Ok(Token { epoch, position: payload.position("token")? })
-}
-
-fn put_token(token: &Token, out: &mut BytesMut) {
-    out.put_u64_le(token.epoch.0);
-    out.put_u64_le(token.position.0);
-}
-
-fn check_token(token: &Token) -> Result<(), VerbError> {
-    exists(token.position.0, "token")
-}
-
-fn take_from(payload: &mut Reader) -> Result<StartFrom, VerbError> {
-    Ok(match payload.u8("from")? {
-        1 => StartFrom::Beginning,
-        2 => StartFrom::Seq(payload.seq("from")?),
-        3 => StartFrom::Token(take_token(payload)?),
-        4 => StartFrom::Time(Timestamp(payload.u64("from")?)),
-        5 => StartFrom::Now,
-        6 => StartFrom::LastPerKey,
-        _ => return Err(VerbError::Value { field: "from" }),
-    })
-}
-
-fn put_from(from: &StartFrom, out: &mut BytesMut) {
-    match from {
-        StartFrom::Beginning => out.put_u8(1),
-        StartFrom::Seq(seq) => {
-            out.put_u8(2);
-            out.put_u64_le(seq.0);
-        }
-        StartFrom::Token(token) => {
-            out.put_u8(3);
-            put_token(token, out);
-        }
-        StartFrom::Time(time) => {
-            out.put_u8(4);
-            out.put_u64_le(time.0);
-        }
-        StartFrom::Now => out.put_u8(5),
-        StartFrom::LastPerKey => out.put_u8(6),
+impl Field for StartFrom {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
+        Ok(match payload.u8(field)? {
+            1 => Self::Beginning,
+            2 => Self::Seq(payload.seq(field)?),
+            3 => Self::Token(Field::take(payload, "token")?),
+            4 => Self::Time(Field::take(payload, field)?),
+            5 => Self::Now,
+            6 => Self::LastPerKey,
+            _ => return Err(VerbError::Value { field }),
+        })
     }
-}
 
-fn check_from(from: &StartFrom) -> Result<(), VerbError> {
-    match from {
-        StartFrom::Seq(seq) => exists(seq.0, "from"),
-        StartFrom::Token(token) => check_token(token),
-        _ => Ok(()),
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::Beginning => out.put_u8(1),
+            Self::Seq(seq) => {
+                out.put_u8(2);
+                seq.put(out);
+            }
+            Self::Token(token) => {
+                out.put_u8(3);
+                token.put(out);
+            }
+            Self::Time(time) => {
+                out.put_u8(4);
+                time.put(out);
+            }
+            Self::Now => out.put_u8(5),
+            Self::LastPerKey => out.put_u8(6),
+        }
+    }
+
+    fn check(&self, field: &'static str) -> Result<(), VerbError> {
+        match self {
+            Self::Seq(seq) => seq.check(field),
+            Self::Token(token) => token.check("token"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -98,7 +87,7 @@ impl Fields for Subscribe {
         let pattern = Pattern::parse(subject)?;
         let credit_messages = payload.u32("credit_messages")?;
         let credit_bytes = payload.u64("credit_bytes")?;
-        let from = take_from(payload)?;
+        let from = Field::take(payload, "from")?;
         let mut identity = None;
         if payload.has_more() {
             let bad = |_| VerbError::Value { field: "identity" };
@@ -110,14 +99,14 @@ impl Fields for Subscribe {
     fn put(&self, out: &mut BytesMut) {
         out.put_u32_le(self.credit_messages);
         out.put_u64_le(self.credit_bytes);
-        put_from(&self.from, out);
+        self.from.put(out);
         if let Some(identity) = &self.identity {
             put_bytes(out, identity.as_str().as_bytes());
         }
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        check_from(&self.from)
+        self.from.check("from")
     }
 }
 
@@ -151,31 +140,16 @@ impl Fields for Unsubscribe {
 
 macro_rules! with_token {
     ($($(#[$doc:meta])* $name:ident)+) => {
-        $($(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name {
-            /// Which subscription; a number of this connection.
-            pub subscription: u64,
-            /// Where it stands: another that begins with it misses nothing and repeats nothing.
-            pub token: Token,
-        }
-
-        impl Fields for $name {
-            fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-                no_subject(subject)?;
-                let subscription = payload.u64("subscription")?;
-                Ok(Self { subscription, token: take_token(payload)? })
-            }
-
-            fn put(&self, out: &mut BytesMut) {
-                out.put_u64_le(self.subscription);
-                put_token(&self.token, out);
-            }
-
-            fn check(&self) -> Result<(), VerbError> {
-                check_token(&self.token)
-            }
-        })+
+        plain! {$(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            $name {
+                /// Which subscription; a number of this connection.
+                subscription: u64,
+                /// Where it stands: another that begins with it misses nothing and repeats nothing.
+                token: Token,
+            };
+        )+}
     };
 }
 
@@ -280,16 +254,16 @@ pub enum Place {
     Position(Position),
 }
 
-impl Place {
-    pub(crate) fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        match payload.u8("place")? {
-            1 => payload.seq("place").map(Self::Seq),
-            2 => payload.position("place").map(Self::Position),
-            _ => Err(VerbError::Value { field: "place" }),
+impl Field for Place {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
+        match payload.u8(field)? {
+            1 => payload.seq(field).map(Self::Seq),
+            2 => payload.position(field).map(Self::Position),
+            _ => Err(VerbError::Value { field }),
         }
     }
 
-    pub(crate) fn put(self, out: &mut BytesMut) {
+    fn put(&self, out: &mut BytesMut) {
         let (unit, number) = match self {
             Self::Seq(seq) => (1, seq.0),
             Self::Position(position) => (2, position.0),
@@ -298,10 +272,10 @@ impl Place {
         out.put_u64_le(number);
     }
 
-    pub(crate) fn check(self) -> Result<(), VerbError> {
+    fn check(&self, field: &'static str) -> Result<(), VerbError> {
         match self {
-            Self::Seq(seq) => exists(seq.0, "place"),
-            Self::Position(position) => exists(position.0, "place"),
+            Self::Seq(seq) => seq.check(field),
+            Self::Position(position) => position.check(field),
         }
     }
 }
@@ -315,47 +289,67 @@ pub enum PlaceRange {
     Positions(Position, Position),
 }
 
-/// History from here to there comes next; it may be followed by more, and some of it may come
-/// as gaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecoveryResponse {
-    /// Which subscription.
-    pub subscription: u64,
-    /// What comes.
-    pub range: PlaceRange,
-}
-
-impl Fields for RecoveryResponse {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let subscription = payload.u64("subscription")?;
-        let range = match payload.u8("unit")? {
-            1 => PlaceRange::Seqs(payload.seq("from")?, payload.seq("to")?),
-            2 => PlaceRange::Positions(payload.position("from")?, payload.position("to")?),
-            _ => return Err(VerbError::Value { field: "unit" }),
-        };
-        Ok(Self { subscription, range })
+impl Field for PlaceRange {
+    fn take(payload: &mut Reader, _: &'static str) -> Result<Self, VerbError> {
+        match payload.u8("unit")? {
+            1 => Ok(Self::Seqs(payload.seq("from")?, payload.seq("to")?)),
+            2 => Ok(Self::Positions(payload.position("from")?, payload.position("to")?)),
+            _ => Err(VerbError::Value { field: "unit" }),
+        }
     }
 
     fn put(&self, out: &mut BytesMut) {
-        let (unit, from, to) = match self.range {
-            PlaceRange::Seqs(from, to) => (1, from.0, to.0),
-            PlaceRange::Positions(from, to) => (2, from.0, to.0),
+        let (unit, from, to) = match self {
+            Self::Seqs(from, to) => (1, from.0, to.0),
+            Self::Positions(from, to) => (2, from.0, to.0),
         };
-        out.put_u64_le(self.subscription);
         out.put_u8(unit);
         out.put_u64_le(from);
         out.put_u64_le(to);
     }
 
-    fn check(&self) -> Result<(), VerbError> {
-        let (from, to) = match self.range {
-            PlaceRange::Seqs(from, to) => (from.0, to.0),
-            PlaceRange::Positions(from, to) => (from.0, to.0),
+    fn check(&self, _: &'static str) -> Result<(), VerbError> {
+        let (from, to) = match self {
+            Self::Seqs(from, to) => (from.0, to.0),
+            Self::Positions(from, to) => (from.0, to.0),
         };
         exists(from, "from")?;
         exists(to, "to")
     }
+}
+
+plain! {
+    /// History from here to there comes next; it may be followed by more, and some of it may come
+    /// as gaps.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    RecoveryResponse {
+        /// Which subscription.
+        subscription: u64,
+        /// What comes.
+        range: PlaceRange,
+    };
+
+    /// Allows more to be sent to a subscription, on top of what is left. Not answered.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Credit {
+        /// Which subscription.
+        subscription: u64,
+        /// How many messages more.
+        messages: u32,
+        /// How many bytes more.
+        bytes: u64,
+    };
+
+    /// The server ended a subscription; nothing of it comes after this.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Ended {
+        /// Which subscription.
+        subscription: u64,
+        /// Where it stood: if the error passes, another may begin with it.
+        token: Token,
+        /// Why.
+        error: ErrorAnswer,
+    };
 }
 
 /// A notice for a subscription: numbers that will not come, and why.
@@ -378,7 +372,7 @@ impl Fields for SubscriptionGap {
         let topic = if subject.is_empty() { None } else { Some(TopicName::parse(subject)?) };
         let subscription = payload.u64("subscription")?;
         let reason = GapReason::from_code(payload.u8("reason")?);
-        let token = take_token(payload)?;
+        let token = Field::take(payload, "token")?;
         let flags = payload.u8("flags")?;
         ensure(flags & !7 == 0, "flags")?;
         let from = if flags & 1 != 0 { Some(payload.seq("from")?) } else { None };
@@ -394,7 +388,7 @@ impl Fields for SubscriptionGap {
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.subscription);
         out.put_u8(self.gap.reason.code());
-        put_token(&self.token, out);
+        self.token.put(out);
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let flags = flag(self.gap.from.is_some(), 1) | flag(self.gap.to.is_some(), 2);
         out.put_u8(flags | flag(self.gap.positions.is_some(), 4));
@@ -419,65 +413,6 @@ impl Fields for SubscriptionGap {
             exists(last.0, "positions")?;
         }
         ensure(self.gap.reason.code() != 0, "reason")?;
-        check_token(&self.token)
-    }
-}
-
-/// Allows more to be sent to a subscription, on top of what is left. Not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credit {
-    /// Which subscription.
-    pub subscription: u64,
-    /// How many messages more.
-    pub messages: u32,
-    /// How many bytes more.
-    pub bytes: u64,
-}
-
-impl Fields for Credit {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self {
-            subscription: payload.u64("subscription")?,
-            messages: payload.u32("messages")?,
-            bytes: payload.u64("bytes")?,
-        })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.subscription);
-        out.put_u32_le(self.messages);
-        out.put_u64_le(self.bytes);
-    }
-}
-
-/// The server ended a subscription; nothing of it comes after this.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Which subscription.
-    pub subscription: u64,
-    /// Where it stood: if the error passes, another may begin with it.
-    pub token: Token,
-    /// Why.
-    pub error: ErrorAnswer,
-}
-
-impl Fields for Ended {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let subscription = payload.u64("subscription")?;
-        let token = take_token(payload)?;
-        Ok(Self { subscription, token, error: ErrorAnswer::take_fields(payload)? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.subscription);
-        put_token(&self.token, out);
-        self.error.put_fields(out);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        check_token(&self.token)?;
-        self.error.check_fields()
+        self.token.check("token")
     }
 }

@@ -15,10 +15,11 @@ use gapless_core::{
     Batches, EntryError, GapNotice, GapReason, Lease, Mode, Position, Seq, Timestamp, TopicName,
 };
 
-use crate::verb::{Fields, VerbError, no_subject};
+use crate::field::{Field, Item};
+use crate::verb::{Fields, VerbError};
 use crate::verbs::publish::Commit;
 use crate::verbs::session::{ErrorAnswer, NAME_TEXT_BYTES_MAX};
-use crate::wire::{List, NUMBER_MAX, Reader, at_most, ensure, exists, put_bytes};
+use crate::wire::{List, NUMBER_MAX, Reader, at_most, ensure, exists};
 
 /// Most leases that one frame names; each may be of many messages.
 pub const LEASES_MAX: usize = 65_536;
@@ -30,157 +31,109 @@ pub const LEASE_BYTES_MAX: usize = 25;
 pub const STEP_ACKS_MAX: usize = 1024;
 
 const LEASES: List = List { field: "leases", item_bytes_min: 3, count_max: LEASES_MAX };
-const ACKS: List = List { field: "acks", item_bytes_min: 9, count_max: STEP_ACKS_MAX };
 
-fn take_leases(payload: &mut Reader) -> Result<Vec<Lease>, VerbError> {
-    let field = LEASES.field;
-    let count = payload.count(&LEASES)?;
-    let mut leases = Vec::with_capacity(count);
-    // The first position that the next lease may begin with.
-    let mut least = 0_u64;
-    for _ in 0..count {
-        let skipped = payload.varint(field)?;
-        let more = payload.varint(field)?;
-        let attempt = payload.varint_u32(field)?;
-        let first = least.checked_add(skipped).filter(|first| *first <= NUMBER_MAX);
-        let first = first.ok_or(VerbError::Value { field })?;
-        let last = first.checked_add(more).filter(|last| *last <= NUMBER_MAX);
-        let last = last.ok_or(VerbError::Value { field })?;
-        least = last + 1;
-        leases.push(Lease { first: Position(first), last: Position(last), attempt });
-    }
-    Ok(leases)
-}
-
-/// The leases rise: `check_leases` was there before.
-fn put_leases(out: &mut BytesMut, leases: &[Lease]) {
-    put_varint(out, leases.len() as u64);
-    let mut least = 0;
-    for lease in leases {
-        put_varint(out, lease.first.0.saturating_sub(least));
-        put_varint(out, lease.last.0.saturating_sub(lease.first.0));
-        put_varint(out, u64::from(lease.attempt));
-        least = lease.last.0.saturating_add(1);
-    }
-}
-
-fn check_leases(leases: &[Lease]) -> Result<(), VerbError> {
-    LEASES.check(leases.len())?;
-    for lease in leases {
-        ensure(lease.first <= lease.last && lease.last.0 <= NUMBER_MAX, "leases")?;
-    }
-    ensure(leases.windows(2).all(|pair| pair[0].last < pair[1].first), "leases")
-}
-
-/// Becomes a member of a group. Answered by [`GroupJoined`]; then messages come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupJoin {
-    /// Which group.
-    pub group: TopicName,
-    /// What the member is called, for people.
-    pub name: String,
-    /// Most messages in flight with it.
-    pub window: u32,
-}
-
-impl Fields for GroupJoin {
-    fn subject(&self) -> &str {
-        self.group.as_str()
-    }
-
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        let group = TopicName::parse(subject)?;
-        Ok(Self { group, name: payload.text("name")?, window: payload.u32("window")? })
+/// As distances: the leases rise.
+impl Field for Vec<Lease> {
+    fn take(payload: &mut Reader, _: &'static str) -> Result<Self, VerbError> {
+        let field = LEASES.field;
+        let count = payload.count(&LEASES)?;
+        let mut leases = Self::with_capacity(count);
+        // The first position that the next lease may begin with.
+        let mut least = 0_u64;
+        for _ in 0..count {
+            let skipped = payload.varint(field)?;
+            let more = payload.varint(field)?;
+            let attempt = payload.varint_u32(field)?;
+            let first = least.checked_add(skipped).filter(|first| *first <= NUMBER_MAX);
+            let first = first.ok_or(VerbError::Value { field })?;
+            let last = first.checked_add(more).filter(|last| *last <= NUMBER_MAX);
+            let last = last.ok_or(VerbError::Value { field })?;
+            least = last + 1;
+            leases.push(Lease { first: Position(first), last: Position(last), attempt });
+        }
+        Ok(leases)
     }
 
     fn put(&self, out: &mut BytesMut) {
-        put_bytes(out, self.name.as_bytes());
-        out.put_u32_le(self.window);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        at_most(NAME_TEXT_BYTES_MAX, self.name.len(), "name")
-    }
-}
-
-/// The membership is accepted; everything of it comes after this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupJoined {
-    /// The number of the membership on this connection.
-    pub member: u64,
-    /// The member's number in its group, as others see it.
-    pub id: u64,
-    /// Which member gets which message.
-    pub mode: Mode,
-    /// How long a message may be worked on before it must be acked or extended.
-    pub lease_ms: u64,
-}
-
-impl Fields for GroupJoined {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let (member, id) = (payload.u64("member")?, payload.u64("id")?);
-        let mode =
-            Mode::from_code(payload.u8("mode")?).ok_or(VerbError::Value { field: "mode" })?;
-        Ok(Self { member, id, mode, lease_ms: payload.u64("lease_ms")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        out.put_u64_le(self.id);
-        out.put_u8(self.mode.code());
-        out.put_u64_le(self.lease_ms);
-    }
-}
-
-/// Ends a membership: what it holds goes to others and does not count as failed. Answered by
-/// [`GroupLeft`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupLeave {
-    /// Which membership.
-    pub member: u64,
-}
-
-impl Fields for GroupLeave {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { member: payload.u64("member")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-    }
-}
-
-/// A membership is ended; nothing of it comes after this.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupLeft {
-    /// Which membership.
-    pub member: u64,
-    /// Why the server ended it; `None` when the client asked for it.
-    pub error: Option<ErrorAnswer>,
-}
-
-impl Fields for GroupLeft {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let member = payload.u64("member")?;
-        let failed = payload.flag("error")?;
-        let error = if failed { Some(ErrorAnswer::take_fields(payload)?) } else { None };
-        Ok(Self { member, error })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        out.put_u8(u8::from(self.error.is_some()));
-        if let Some(error) = &self.error {
-            error.put_fields(out);
+        put_varint(out, self.len() as u64);
+        let mut least = 0;
+        for lease in self {
+            put_varint(out, lease.first.0.saturating_sub(least));
+            put_varint(out, lease.last.0.saturating_sub(lease.first.0));
+            put_varint(out, u64::from(lease.attempt));
+            least = lease.last.0.saturating_add(1);
         }
     }
 
-    fn check(&self) -> Result<(), VerbError> {
-        self.error.as_ref().map_or(Ok(()), ErrorAnswer::check_fields)
+    fn check(&self, field: &'static str) -> Result<(), VerbError> {
+        LEASES.check(self.len())?;
+        for lease in self {
+            ensure(lease.first <= lease.last && lease.last.0 <= NUMBER_MAX, field)?;
+        }
+        ensure(self.windows(2).all(|pair| pair[0].last < pair[1].first), field)
     }
+}
+
+plain! {
+    /// Becomes a member of a group. Answered by [`GroupJoined`]; then messages come.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GroupJoin[
+        /// Which group.
+        group: TopicName
+    ] {
+        /// What the member is called, for people.
+        name: String,
+        /// Most messages in flight with it.
+        window: u32,
+    } |it: &Self| at_most(NAME_TEXT_BYTES_MAX, it.name.len(), "name");
+
+    /// The membership is accepted; everything of it comes after this.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    GroupJoined {
+        /// The number of the membership on this connection.
+        member: u64,
+        /// The member's number in its group, as others see it.
+        id: u64,
+        /// Which member gets which message.
+        mode: Mode,
+        /// How long a message may be worked on before it must be acked or extended.
+        lease_ms: u64,
+    };
+
+    /// Ends a membership: what it holds goes to others and does not count as failed. Answered by
+    /// [`GroupLeft`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    GroupLeave {
+        /// Which membership.
+        member: u64,
+    };
+
+    /// A membership is ended; nothing of it comes after this.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GroupLeft {
+        /// Which membership.
+        member: u64,
+        /// Why the server ended it; `None` when the client asked for it.
+        error: Option<ErrorAnswer>,
+    };
+
+    /// How many messages may be in flight with a member from now on. Not answered.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    GroupCredit {
+        /// Which membership.
+        member: u64,
+        /// Most messages in flight with it.
+        window: u32,
+    };
+
+    /// In mode ordered: whether this member gets the messages now, or stands by.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    GroupRole {
+        /// Which membership.
+        member: u64,
+        /// Whether it gets the messages.
+        active: bool,
+    };
 }
 
 /// Messages of one topic that the member has to say something about.
@@ -214,7 +167,7 @@ impl Fields for GroupMessages {
         let topic = TopicName::parse(subject)?;
         let member = payload.u64("member")?;
         let deadline = Timestamp(payload.u64("deadline")?);
-        let leases = take_leases(payload)?;
+        let leases = Field::take(payload, "leases")?;
         let batches = Batches::parse(payload.rest()).map_err(|error| match error {
             EntryError::Short => VerbError::Short { field: "batches" },
             _ => VerbError::Value { field: "batches" },
@@ -225,7 +178,7 @@ impl Fields for GroupMessages {
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.member);
         out.put_u64_le(self.deadline.0);
-        put_leases(out, &self.leases);
+        self.leases.put(out);
     }
 
     fn tail(&self, each: &mut dyn FnMut(&Bytes)) {
@@ -233,7 +186,7 @@ impl Fields for GroupMessages {
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        check_leases(&self.leases)?;
+        self.leases.check("leases")?;
         ensure(!self.leases.is_empty(), "leases")?;
         ensure(self.batches.are_within(Seq(0), Seq(NUMBER_MAX)), "batches")
     }
@@ -251,17 +204,17 @@ pub enum Confirm {
     Durable,
 }
 
-impl Confirm {
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        match payload.u8("confirm")? {
+impl Field for Confirm {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
+        match payload.u8(field)? {
             0 => Ok(Self::Nothing),
             1 => Ok(Self::Counted),
             2 => Ok(Self::Durable),
-            _ => Err(VerbError::Value { field: "confirm" }),
+            _ => Err(VerbError::Value { field }),
         }
     }
 
-    fn put(self, out: &mut BytesMut) {
+    fn put(&self, out: &mut BytesMut) {
         out.put_u8(match self {
             Self::Nothing => 0,
             Self::Counted => 1,
@@ -279,159 +232,99 @@ pub enum Which {
     Through(Position),
 }
 
-/// Messages are done. Answered by [`GroupDone`], if asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupAck {
-    /// Which membership.
-    pub member: u64,
-    /// When to answer.
-    pub confirm: Confirm,
-    /// Which messages.
-    pub which: Which,
-}
-
-impl Fields for GroupAck {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let member = payload.u64("member")?;
-        let confirm = Confirm::take(payload)?;
-        let which = match payload.u8("which")? {
-            1 => Which::Leases(take_leases(payload)?),
-            2 => Which::Through(payload.position("through")?),
-            _ => return Err(VerbError::Value { field: "which" }),
-        };
-        Ok(Self { member, confirm, which })
+impl Field for Which {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
+        match payload.u8(field)? {
+            1 => Field::take(payload, "leases").map(Self::Leases),
+            2 => Field::take(payload, "through").map(Self::Through),
+            _ => Err(VerbError::Value { field }),
+        }
     }
 
     fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        self.confirm.put(out);
-        match &self.which {
-            Which::Leases(leases) => {
+        match self {
+            Self::Leases(leases) => {
                 out.put_u8(1);
-                put_leases(out, leases);
+                leases.put(out);
             }
-            Which::Through(position) => {
+            Self::Through(position) => {
                 out.put_u8(2);
-                out.put_u64_le(position.0);
+                position.put(out);
             }
         }
     }
 
-    fn check(&self) -> Result<(), VerbError> {
-        match &self.which {
-            Which::Leases(leases) => check_leases(leases),
-            Which::Through(position) => exists(position.0, "through"),
+    fn check(&self, _: &'static str) -> Result<(), VerbError> {
+        match self {
+            Self::Leases(leases) => leases.check("leases"),
+            Self::Through(position) => position.check("through"),
         }
     }
 }
 
-/// Messages could not be done and are to come again. Answered by [`GroupDone`], if asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupNack {
-    /// Which membership.
-    pub member: u64,
-    /// When to answer.
-    pub confirm: Confirm,
-    /// How long to wait before they come again; by the group's schedule if it does not say.
-    pub delay_ms: Option<u64>,
-    /// What was wrong, for people and for the dead letter.
-    pub reason: String,
-    /// Which messages; rising.
-    pub leases: Vec<Lease>,
-}
+plain! {
+    /// Messages are done. Answered by [`GroupDone`], if asked for.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GroupAck {
+        /// Which membership.
+        member: u64,
+        /// When to answer.
+        confirm: Confirm,
+        /// Which messages.
+        which: Which,
+    };
 
-impl Fields for GroupNack {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let member = payload.u64("member")?;
-        let confirm = Confirm::take(payload)?;
-        let delay_ms = if payload.flag("delay")? { Some(payload.u64("delay")?) } else { None };
-        let reason = payload.text("reason")?;
-        Ok(Self { member, confirm, delay_ms, reason, leases: take_leases(payload)? })
-    }
+    /// Messages could not be done and are to come again. Answered by [`GroupDone`], if asked for.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GroupNack {
+        /// Which membership.
+        member: u64,
+        /// When to answer.
+        confirm: Confirm,
+        /// How long to wait before they come again; by the group's schedule if it does not say.
+        delay_ms: Option<u64> = "delay",
+        /// What was wrong, for people and for the dead letter.
+        reason: String,
+        /// Which messages; rising.
+        leases: Vec<Lease>,
+    } |it: &Self| at_most(REASON_BYTES_MAX, it.reason.len(), "reason");
 
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        self.confirm.put(out);
-        out.put_u8(u8::from(self.delay_ms.is_some()));
-        if let Some(delay) = self.delay_ms {
-            out.put_u64_le(delay);
-        }
-        put_bytes(out, self.reason.as_bytes());
-        put_leases(out, &self.leases);
-    }
+    /// Messages could not be done and never will be: they go to the dead letters. Answered by
+    /// [`GroupDone`], if asked for.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GroupTerminate {
+        /// Which membership.
+        member: u64,
+        /// When to answer.
+        confirm: Confirm,
+        /// What was wrong, for people and for the dead letter.
+        reason: String,
+        /// Which messages; rising.
+        leases: Vec<Lease>,
+    } |it: &Self| at_most(REASON_BYTES_MAX, it.reason.len(), "reason");
 
-    fn check(&self) -> Result<(), VerbError> {
-        at_most(REASON_BYTES_MAX, self.reason.len(), "reason")?;
-        check_leases(&self.leases)
-    }
-}
+    /// Messages need more time: another lease from now on. Answered by [`GroupDone`], if asked
+    /// for.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GroupExtend {
+        /// Which membership.
+        member: u64,
+        /// When to answer; an extension is never durable.
+        confirm: Confirm,
+        /// Which messages; none means all that it holds.
+        leases: Vec<Lease>,
+    };
 
-/// Messages could not be done and never will be: they go to the dead letters. Answered by
-/// [`GroupDone`], if asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupTerminate {
-    /// Which membership.
-    pub member: u64,
-    /// When to answer.
-    pub confirm: Confirm,
-    /// What was wrong, for people and for the dead letter.
-    pub reason: String,
-    /// Which messages; rising.
-    pub leases: Vec<Lease>,
-}
-
-impl Fields for GroupTerminate {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let member = payload.u64("member")?;
-        let confirm = Confirm::take(payload)?;
-        let reason = payload.text("reason")?;
-        Ok(Self { member, confirm, reason, leases: take_leases(payload)? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        self.confirm.put(out);
-        put_bytes(out, self.reason.as_bytes());
-        put_leases(out, &self.leases);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        at_most(REASON_BYTES_MAX, self.reason.len(), "reason")?;
-        check_leases(&self.leases)
-    }
-}
-
-/// Messages need more time: another lease from now on. Answered by [`GroupDone`], if asked
-/// for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupExtend {
-    /// Which membership.
-    pub member: u64,
-    /// When to answer; an extension is never durable.
-    pub confirm: Confirm,
-    /// Which messages; none means all that it holds.
-    pub leases: Vec<Lease>,
-}
-
-impl Fields for GroupExtend {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let member = payload.u64("member")?;
-        Ok(Self { member, confirm: Confirm::take(payload)?, leases: take_leases(payload)? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        self.confirm.put(out);
-        put_leases(out, &self.leases);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        check_leases(&self.leases)
-    }
+    /// What became of what a member said, in messages.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    GroupDone {
+        /// Counted.
+        taken: u64,
+        /// Not counted: they are not with this member any more.
+        refused: u64,
+        /// Of an extension: until when the leases last now.
+        deadline: Option<Timestamp>,
+    };
 }
 
 /// Acks, messages for any topics, and cells: after a crash all are there, or none. If one of
@@ -454,105 +347,29 @@ pub struct StepAck {
     pub leases: Vec<Lease>,
 }
 
+row! {
+    StepAck { member, leases } |it: &Self| ensure(!it.leases.is_empty(), "leases");
+}
+
+impl Item for StepAck {
+    const LIST: List = List { field: "acks", item_bytes_min: 9, count_max: STEP_ACKS_MAX };
+}
+
 impl Fields for GroupStep {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        let count = payload.count(&ACKS)?;
-        let mut acks = Vec::with_capacity(count);
-        for _ in 0..count {
-            acks.push(StepAck { member: payload.u64("member")?, leases: take_leases(payload)? });
-        }
-        Ok(Self { acks, commit: Commit::take(subject, payload)? })
+        let acks = Field::take(payload, "acks")?;
+        Ok(Self { acks, commit: Fields::take(subject, payload)? })
     }
 
     fn put(&self, out: &mut BytesMut) {
-        put_varint(out, self.acks.len() as u64);
-        for ack in &self.acks {
-            out.put_u64_le(ack.member);
-            put_leases(out, &ack.leases);
-        }
+        self.acks.put(out);
         self.commit.put(out);
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        ACKS.check(self.acks.len())?;
+        self.acks.check("acks")?;
         ensure(!self.acks.is_empty(), "acks")?;
-        for ack in &self.acks {
-            check_leases(&ack.leases)?;
-            ensure(!ack.leases.is_empty(), "leases")?;
-        }
         self.commit.check_fields()
-    }
-}
-
-/// What became of what a member said, in messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupDone {
-    /// Counted.
-    pub taken: u64,
-    /// Not counted: they are not with this member any more.
-    pub refused: u64,
-    /// Of an extension: until when the leases last now.
-    pub deadline: Option<Timestamp>,
-}
-
-impl Fields for GroupDone {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let (taken, refused) = (payload.u64("taken")?, payload.u64("refused")?);
-        let extended = payload.flag("deadline")?;
-        let deadline = if extended { Some(Timestamp(payload.u64("deadline")?)) } else { None };
-        Ok(Self { taken, refused, deadline })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.taken);
-        out.put_u64_le(self.refused);
-        out.put_u8(u8::from(self.deadline.is_some()));
-        if let Some(deadline) = self.deadline {
-            out.put_u64_le(deadline.0);
-        }
-    }
-}
-
-/// How many messages may be in flight with a member from now on. Not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupCredit {
-    /// Which membership.
-    pub member: u64,
-    /// Most messages in flight with it.
-    pub window: u32,
-}
-
-impl Fields for GroupCredit {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { member: payload.u64("member")?, window: payload.u32("window")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        out.put_u32_le(self.window);
-    }
-}
-
-/// In mode ordered: whether this member gets the messages now, or stands by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupRole {
-    /// Which membership.
-    pub member: u64,
-    /// Whether it gets the messages.
-    pub active: bool,
-}
-
-impl Fields for GroupRole {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { member: payload.u64("member")?, active: payload.flag("active")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.member);
-        out.put_u8(u8::from(self.active));
     }
 }
 

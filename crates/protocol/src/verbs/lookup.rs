@@ -10,11 +10,12 @@ use gapless_core::batch::put_varint;
 use gapless_core::message::KEY_BYTES_MAX;
 use gapless_core::{Pattern, Position, Records, Seq, Timestamp, TopicName};
 
+use crate::field::{Field, Item};
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::verbs::follow::Place;
 use crate::verbs::publish::check_cell_name;
 use crate::verbs::session::NAME_TEXT_BYTES_MAX;
-use crate::wire::{List, Reader, at_most, ensure, exists, put_bytes, text};
+use crate::wire::{List, Reader, at_most, ensure, exists, text};
 
 /// Most clients of one page.
 pub const CLIENTS_PAGE_MAX: usize = 1024;
@@ -23,8 +24,6 @@ pub const FOLLOWS_SHOWN_MAX: usize = 1024;
 /// Most memberships shown in one page.
 pub const MEMBERSHIPS_SHOWN_MAX: usize = 1_048_576;
 
-const CLIENTS: List = List { field: "clients", item_bytes_min: 20, count_max: CLIENTS_PAGE_MAX };
-const FOLLOWS: List = List { field: "follows", item_bytes_min: 28, count_max: FOLLOWS_SHOWN_MAX };
 const MEMBERSHIPS: List =
     List { field: "memberships", item_bytes_min: 33, count_max: MEMBERSHIPS_SHOWN_MAX };
 
@@ -55,58 +54,35 @@ impl Fields for Get {
     }
 }
 
-/// Asks for the message of a seq. Answered by [`Found`] or [`NotFound`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
-    /// Of which topic.
-    pub topic: TopicName,
-    /// Which one.
-    pub seq: Seq,
-}
+plain! {
+    /// Asks for the message of a seq. Answered by [`Found`] or [`NotFound`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Read[
+        /// Of which topic.
+        topic: TopicName
+    ] {
+        /// Which one.
+        seq: Seq,
+    };
 
-impl Fields for Read {
-    fn subject(&self) -> &str {
-        self.topic.as_str()
-    }
+    /// Asks where a message is, and how far groups are with it. Answered by [`Explained`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Explain[
+        /// Of which topic.
+        topic: TopicName
+    ] {
+        /// Which one.
+        seq: Seq,
+    };
 
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        Ok(Self { topic: TopicName::parse(subject)?, seq: payload.seq("seq")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.seq.0);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        exists(self.seq.0, "seq")
-    }
-}
-
-/// Asks where a message is, and how far groups are with it. Answered by [`Explained`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explain {
-    /// Of which topic.
-    pub topic: TopicName,
-    /// Which one.
-    pub seq: Seq,
-}
-
-impl Fields for Explain {
-    fn subject(&self) -> &str {
-        self.topic.as_str()
-    }
-
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        Ok(Self { topic: TopicName::parse(subject)?, seq: payload.seq("seq")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.seq.0);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        exists(self.seq.0, "seq")
-    }
+    /// Asks who is connected, page by page. Answered by [`ClientList`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Clients {
+        /// The last session of the page before; zero for the first page.
+        after: u64,
+        /// Most clients of the page; the server may send fewer.
+        limit: u32,
+    } |it: &Self| ensure(it.limit > 0, "limit");
 }
 
 /// A message with its numbers.
@@ -145,23 +121,6 @@ impl Fields for Found {
         exists(self.position.0, "position")?;
         ensure(self.records.count == 1, "records")
     }
-}
-
-macro_rules! empty {
-    ($($(#[$doc:meta])* $name:ident)+) => {
-        $($(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name;
-
-        impl Fields for $name {
-            fn take(subject: &str, _: &mut Reader) -> Result<Self, VerbError> {
-                no_subject(subject)?;
-                Ok(Self)
-            }
-
-            fn put(&self, _: &mut BytesMut) {}
-        })+
-    };
 }
 
 empty! {
@@ -216,31 +175,6 @@ impl Fields for CellValue {
     }
 }
 
-/// Asks who is connected, page by page. Answered by [`ClientList`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clients {
-    /// The last session of the page before; zero for the first page.
-    pub after: u64,
-    /// Most clients of the page; the server may send fewer.
-    pub limit: u32,
-}
-
-impl Fields for Clients {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { after: payload.u64("after")?, limit: payload.u32("limit")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.after);
-        out.put_u32_le(self.limit);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        ensure(self.limit > 0, "limit")
-    }
-}
-
 /// What a client or one of its subscriptions is doing (D5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -265,15 +199,21 @@ impl ClientState {
             Self::Offline => "offline",
         }
     }
+}
 
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        Ok(match payload.u8("state")? {
+impl Field for ClientState {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
+        Ok(match payload.u8(field)? {
             1 => Self::Connected,
             2 => Self::Recovering,
             3 => Self::Online,
             4 => Self::Offline,
-            _ => return Err(VerbError::Value { field: "state" }),
+            _ => return Err(VerbError::Value { field }),
         })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(*self as u8);
     }
 }
 
@@ -315,30 +255,6 @@ pub struct MembershipInfo {
     pub name: String,
 }
 
-impl MembershipInfo {
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        Ok(Self {
-            membership: payload.u64("membership")?,
-            id: payload.u64("id")?,
-            in_flight: payload.u64("in_flight")?,
-            window: payload.u32("window")?,
-            active: payload.flag("active")?,
-            group: payload.name("group")?,
-            name: payload.text("name")?,
-        })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.membership);
-        out.put_u64_le(self.id);
-        out.put_u64_le(self.in_flight);
-        out.put_u32_le(self.window);
-        out.put_u8(u8::from(self.active));
-        put_bytes(out, self.group.as_str().as_bytes());
-        put_bytes(out, self.name.as_bytes());
-    }
-}
-
 /// A subscription as seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowInfo {
@@ -354,57 +270,48 @@ pub struct FollowInfo {
     pub pattern: Pattern,
 }
 
-impl FollowInfo {
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
+row! {
+    MembershipInfo { membership, id, in_flight, window, active, group, name }
+        |it: &Self| at_most(NAME_TEXT_BYTES_MAX, it.name.len(), "name");
+    FollowInfo { subscription, state, place, recovery_steps, pattern };
+}
+
+impl Item for FollowInfo {
+    const LIST: List = List { field: "follows", item_bytes_min: 28, count_max: FOLLOWS_SHOWN_MAX };
+}
+
+impl Item for ClientInfo {
+    const LIST: List = List { field: "clients", item_bytes_min: 20, count_max: CLIENTS_PAGE_MAX };
+}
+
+/// Without its memberships, which come behind all clients.
+impl Field for ClientInfo {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
         Ok(Self {
-            subscription: payload.u64("subscription")?,
-            state: ClientState::take(payload)?,
-            place: Place::take(payload)?,
-            recovery_steps: payload.u64("recovery_steps")?,
-            pattern: Pattern::parse(text(&payload.bytes("pattern")?, "pattern")?)?,
+            session: payload.u64("session")?,
+            since: Field::take(payload, "since")?,
+            state: Field::take(payload, "state")?,
+            name: payload.text("name")?,
+            address: payload.text("address")?,
+            follows: Field::take(payload, field)?,
+            memberships: Vec::new(),
         })
     }
 
     fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.subscription);
-        out.put_u8(self.state as u8);
-        self.place.put(out);
-        out.put_u64_le(self.recovery_steps);
-        put_bytes(out, self.pattern.as_str().as_bytes());
-    }
-}
-
-impl ClientInfo {
-    fn take(payload: &mut Reader) -> Result<Self, VerbError> {
-        let session = payload.u64("session")?;
-        let since = Timestamp(payload.u64("since")?);
-        let state = ClientState::take(payload)?;
-        let (name, address) = (payload.text("name")?, payload.text("address")?);
-        let count = payload.count(&FOLLOWS)?;
-        let mut follows = Vec::with_capacity(count);
-        for _ in 0..count {
-            follows.push(FollowInfo::take(payload)?);
-        }
-        Ok(Self { session, since, state, name, address, follows, memberships: Vec::new() })
+        self.session.put(out);
+        self.since.put(out);
+        self.state.put(out);
+        self.name.put(out);
+        self.address.put(out);
+        self.follows.put(out);
     }
 
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.session);
-        out.put_u64_le(self.since.0);
-        out.put_u8(self.state as u8);
-        put_bytes(out, self.name.as_bytes());
-        put_bytes(out, self.address.as_bytes());
-        put_varint(out, self.follows.len() as u64);
-        self.follows.iter().for_each(|follow| follow.put(out));
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
+    fn check(&self, field: &'static str) -> Result<(), VerbError> {
         at_most(NAME_TEXT_BYTES_MAX, self.name.len(), "name")?;
         at_most(NAME_TEXT_BYTES_MAX, self.address.len(), "address")?;
-        FOLLOWS.check(self.follows.len())?;
-        let named = |each: &MembershipInfo| at_most(NAME_TEXT_BYTES_MAX, each.name.len(), "name");
-        self.memberships.iter().try_for_each(named)?;
-        self.follows.iter().try_for_each(|follow| follow.place.check())
+        self.memberships.iter().try_for_each(|each| each.check("memberships"))?;
+        self.follows.check(field)
     }
 }
 
@@ -421,11 +328,7 @@ impl Fields for ClientList {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
         let more = payload.flag("more")?;
-        let count = payload.count(&CLIENTS)?;
-        let mut clients = Vec::with_capacity(count);
-        for _ in 0..count {
-            clients.push(ClientInfo::take(payload)?);
-        }
+        let mut clients: Vec<ClientInfo> = Field::take(payload, "clients")?;
         if payload.has_more() {
             take_memberships(&mut clients, payload)?;
         }
@@ -434,8 +337,7 @@ impl Fields for ClientList {
 
     fn put(&self, out: &mut BytesMut) {
         out.put_u8(u8::from(self.more));
-        put_varint(out, self.clients.len() as u64);
-        self.clients.iter().for_each(|client| client.put(out));
+        self.clients.put(out);
         // Behind everything else, and only if there are any, as in the time before groups.
         let count: usize = self.clients.iter().map(|client| client.memberships.len()).sum();
         if count > 0 {
@@ -450,9 +352,8 @@ impl Fields for ClientList {
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        CLIENTS.check(self.clients.len())?;
         MEMBERSHIPS.check(self.clients.iter().map(|client| client.memberships.len()).sum())?;
-        self.clients.iter().try_for_each(ClientInfo::check)
+        self.clients.check("clients")
     }
 }
 
@@ -465,7 +366,7 @@ fn take_memberships(clients: &mut [ClientInfo], payload: &mut Reader) -> Result<
         let at = payload.varint("client")?;
         let client = usize::try_from(at).ok().and_then(|at| clients.get_mut(at));
         let client = client.filter(|_| at >= last).ok_or(VerbError::Value { field: "client" })?;
-        client.memberships.push(MembershipInfo::take(payload)?);
+        client.memberships.push(Field::take(payload, "memberships")?);
         last = at;
     }
     Ok(())

@@ -19,6 +19,7 @@ use gapless_core::{
     PublishOptions, Record, Records, Timestamp, TopicName,
 };
 
+use crate::field::Field;
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::wire::{List, Reader, at_most, ensure, exists, put_bytes};
 
@@ -226,44 +227,20 @@ impl Commit {
     }
 }
 
-/// Takes a delayed message back before it is due. Answered by [`Cancelled`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CancelDelayed {
-    /// The id from its ack.
-    pub id: Position,
-}
+plain! {
+    /// Takes a delayed message back before it is due. Answered by [`Cancelled`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    CancelDelayed {
+        /// The id from its ack.
+        id: Position,
+    };
 
-impl Fields for CancelDelayed {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { id: payload.position("id")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u64_le(self.id.0);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        exists(self.id.0, "id")
-    }
-}
-
-/// Whether a delayed message could be taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cancelled {
-    /// Whether it was still waiting; if not, it was published, cancelled before, or unknown.
-    pub was_waiting: bool,
-}
-
-impl Fields for Cancelled {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self { was_waiting: payload.flag("was_waiting")? })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u8(u8::from(self.was_waiting));
-    }
+    /// Whether a delayed message could be taken back.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Cancelled {
+        /// Whether it was still waiting; if not, it was published, cancelled before, or unknown.
+        was_waiting: bool,
+    };
 }
 
 /// How a subscriber is named in a report.

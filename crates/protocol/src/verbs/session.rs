@@ -10,6 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use gapless_core::{Epoch, Fate};
 
 use crate::errors::ErrorCode;
+use crate::field::Field;
 use crate::verb::{Fields, VerbError, no_subject};
 use crate::wire::{Reader, at_most, ensure, fate_number, put_bytes};
 
@@ -55,6 +56,16 @@ impl Features {
     /// Whether all of `other` is on.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+}
+
+impl Field for Features {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
+        payload.u64(field).map(Self)
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.0);
     }
 }
 
@@ -143,65 +154,32 @@ pub struct Limits {
     pub idle_ms: u32,
 }
 
-/// The answer to a hello.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Welcome {
-    /// The version that holds from now on.
-    pub version: u16,
-    /// What both can do beyond it.
-    pub features: Features,
-    /// How the server calls itself, for people.
-    pub server_name: String,
-    /// The server's own version, for people.
-    pub server_version: String,
-    /// The store's own id, part of every token.
-    pub epoch: Epoch,
-    /// The number of this connection, as in the list of clients.
-    pub session: u64,
-    /// What this connection may ask for.
-    pub limits: Limits,
-}
+row! { Limits {
+    frame_bytes, in_flight_bytes, subscriptions, credit_messages, credit_bytes, idle_ms,
+}; }
 
-impl Fields for Welcome {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self {
-            version: payload.u16("version")?,
-            features: Features(payload.u64("features")?),
-            server_name: payload.text("server_name")?,
-            server_version: payload.text("server_version")?,
-            epoch: Epoch(payload.u64("epoch")?),
-            session: payload.u64("session")?,
-            limits: Limits {
-                frame_bytes: payload.u32("frame_bytes")?,
-                in_flight_bytes: payload.u64("in_flight_bytes")?,
-                subscriptions: payload.u32("subscriptions")?,
-                credit_messages: payload.u32("credit_messages")?,
-                credit_bytes: payload.u64("credit_bytes")?,
-                idle_ms: payload.u32("idle_ms")?,
-            },
-        })
-    }
-
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u16_le(self.version);
-        out.put_u64_le(self.features.0);
-        put_bytes(out, self.server_name.as_bytes());
-        put_bytes(out, self.server_version.as_bytes());
-        out.put_u64_le(self.epoch.0);
-        out.put_u64_le(self.session);
-        out.put_u32_le(self.limits.frame_bytes);
-        out.put_u64_le(self.limits.in_flight_bytes);
-        out.put_u32_le(self.limits.subscriptions);
-        out.put_u32_le(self.limits.credit_messages);
-        out.put_u64_le(self.limits.credit_bytes);
-        out.put_u32_le(self.limits.idle_ms);
-    }
-
-    fn check(&self) -> Result<(), VerbError> {
-        at_most(NAME_TEXT_BYTES_MAX, self.server_name.len(), "server_name")?;
-        at_most(NAME_TEXT_BYTES_MAX, self.server_version.len(), "server_version")
-    }
+plain! {
+    /// The answer to a hello.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    Welcome {
+        /// The version that holds from now on.
+        version: u16,
+        /// What both can do beyond it.
+        features: Features,
+        /// How the server calls itself, for people.
+        server_name: String,
+        /// The server's own version, for people.
+        server_version: String,
+        /// The store's own id, part of every token.
+        epoch: Epoch,
+        /// The number of this connection, as in the list of clients.
+        session: u64,
+        /// What this connection may ask for.
+        limits: Limits,
+    } |it: &Self| {
+        at_most(NAME_TEXT_BYTES_MAX, it.server_name.len(), "server_name")?;
+        at_most(NAME_TEXT_BYTES_MAX, it.server_version.len(), "server_version")
+    };
 }
 
 /// Something was refused or failed. Its layout is frozen; what is behind the text is sent only to
@@ -243,19 +221,22 @@ impl ErrorAnswer {
     pub fn known(&self) -> Option<ErrorCode> {
         ErrorCode::from_number(self.code)
     }
+}
 
-    pub(crate) fn take_fields(payload: &mut Reader) -> Result<Self, VerbError> {
+/// As a part of other verbs it is without the time to wait.
+impl Field for ErrorAnswer {
+    fn take(payload: &mut Reader, _: &'static str) -> Result<Self, VerbError> {
         let (code, fate) = (payload.u16("code")?, payload.fate("fate")?);
         Ok(Self { code, fate, message: payload.text("message")?, retry_after_ms: None })
     }
 
-    pub(crate) fn put_fields(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut BytesMut) {
         out.put_u16_le(self.code);
         out.put_u8(fate_number(self.fate));
         put_bytes(out, self.message.as_bytes());
     }
 
-    pub(crate) fn check_fields(&self) -> Result<(), VerbError> {
+    fn check(&self, _: &'static str) -> Result<(), VerbError> {
         at_most(ERROR_TEXT_BYTES_MAX, self.message.len(), "message")
     }
 }
@@ -263,7 +244,7 @@ impl ErrorAnswer {
 impl Fields for ErrorAnswer {
     fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
         no_subject(subject)?;
-        let mut error = Self::take_fields(payload)?;
+        let mut error: Self = Field::take(payload, "error")?;
         if payload.has_more() {
             error.retry_after_ms = Some(payload.u32("retry_after_ms")?);
         }
@@ -271,14 +252,14 @@ impl Fields for ErrorAnswer {
     }
 
     fn put(&self, out: &mut BytesMut) {
-        self.put_fields(out);
+        Field::put(self, out);
         if let Some(ms) = self.retry_after_ms {
             out.put_u32_le(ms);
         }
     }
 
     fn check(&self) -> Result<(), VerbError> {
-        self.check_fields()
+        Field::check(self, "error")
     }
 }
 
@@ -328,37 +309,28 @@ impl DrainReason {
     pub const REBALANCE: Self = Self(3);
 }
 
-/// The server wants the connection to end: finish what is under way, then say bye.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drain {
-    /// Why.
-    pub reason: DrainReason,
-    /// After how many ms the server ends the connection itself.
-    pub grace_ms: u32,
-}
-
-impl Fields for Drain {
-    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        let reason = DrainReason(payload.u8("reason")?);
-        Ok(Self { reason, grace_ms: payload.u32("grace_ms")? })
+impl Field for DrainReason {
+    fn take(payload: &mut Reader, field: &'static str) -> Result<Self, VerbError> {
+        payload.u8(field).map(Self)
     }
 
     fn put(&self, out: &mut BytesMut) {
-        out.put_u8(self.reason.0);
-        out.put_u32_le(self.grace_ms);
+        out.put_u8(self.0);
     }
 }
 
-/// The last frame of a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bye;
+plain! {
+    /// The server wants the connection to end: finish what is under way, then say bye.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Drain {
+        /// Why.
+        reason: DrainReason,
+        /// After how many ms the server ends the connection itself.
+        grace_ms: u32,
+    };
+}
 
-impl Fields for Bye {
-    fn take(subject: &str, _: &mut Reader) -> Result<Self, VerbError> {
-        no_subject(subject)?;
-        Ok(Self)
-    }
-
-    fn put(&self, _: &mut BytesMut) {}
+empty! {
+    /// The last frame of a connection.
+    Bye
 }
