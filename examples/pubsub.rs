@@ -71,7 +71,7 @@ async fn main() -> Outcome<()> {
     let orders = PubSubTopic::new("orders")?;
     let order = |text: &str| PublishRequest::new(&orders, Order(text.to_owned()));
 
-    // Nobody follows it yet, and a publish says so.
+    // It has no subscriber yet, and a publish says so.
     let ask = PublishOptions { require_subscribers: Some(true), ..PublishOptions::default() };
     let lonely = a.api.publish(PublishRequest { options: ask, ..order("none") }).await?;
     assert_eq!(lonely, PublishAck::Rejected(PublishRejectReason::NoSubscribers));

@@ -87,7 +87,7 @@ impl RawWrites {
         Ok(Self { scratch, chunk, flush, at: 0, samples })
     }
 
-    /// Begins anew with writes of another size, into the same file.
+    /// Begins again with writes of another size, into the same file.
     ///
     /// # Errors
     ///
@@ -395,7 +395,7 @@ fn fill(file: &mut File, chunk: &[u8], bytes: u64) -> io::Result<()> {
 
 impl Drop for ScratchFile {
     fn drop(&mut self) {
-        // There is nobody left to tell; the folder is usually removed as a whole anyway.
+        // There is no caller left to report it to; the folder is usually removed as a whole anyway.
         let _ = fs::remove_file(&self.path);
     }
 }

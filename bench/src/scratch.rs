@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where scratch folders are made when nobody says where: in the current folder, because the
+/// Where scratch folders are made when no folder is given: in the current folder, because the
 /// disk that holds it is more likely the one that matters than the system's temporary one.
 pub const DEFAULT_PARENT: &str = "bench-data";
 
@@ -55,7 +55,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // There is nobody left to tell; what stays behind is visible under its name.
+        // There is no caller left to report it to; what stays behind is visible under its name.
         let _ = fs::remove_dir_all(&self.path);
         for folder in &self.made_above {
             let _ = fs::remove_dir(folder);

@@ -1,6 +1,6 @@
 //! Figures in columns: what was measured, what the machine could do, and whether it is enough.
 //!
-//! Columns are work, figure, hardware, ratio, goal, ok, notes; a column nobody filled is not
+//! Columns are work, figure, hardware, ratio, goal, ok, notes; a column that was never filled is not
 //! printed. The ratio is figure over hardware, and the goal is mostly about the ratio: so it
 //! holds on every machine, and a table needs no figure from another run. The few promises
 //! that are numbers of their own, such as the time to open a store, are goals about the

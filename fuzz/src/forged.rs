@@ -74,7 +74,7 @@ impl Recover for Found {
     fn replay(&mut self, _: Lsn, entry: Entry) -> Result<(), String> {
         let header = entry.header;
         if header.kind != EntryKind::Batch {
-            return Err(format!("nobody wrote an entry of kind {:?}", header.kind));
+            return Err(format!("no writer wrote an entry of kind {:?}", header.kind));
         }
         let (next, as_of) = self.0.entry(header.topic.0).or_insert((1, Position(0)));
         if header.position > *as_of {

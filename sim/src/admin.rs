@@ -208,7 +208,7 @@ impl World {
         place
     }
 
-    /// Stops following, or only keeps the place; somebody may go on from there.
+    /// Stops following, or only keeps the place; a follower may go on from there.
     pub(crate) fn leave(&mut self) -> Checked {
         if self.followers.is_empty() {
             return Ok(());
@@ -224,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    /// Goes on where somebody stood.
+    /// Goes on where a follower stood.
     pub(crate) fn resume(&mut self) -> Checked {
         if self.followers.len() >= FOLLOWERS_MAX {
             return self.leave();

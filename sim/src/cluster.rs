@@ -319,7 +319,7 @@ impl World {
                     self.counts.reports += 1;
                     let due = self.hosts[index].reports.remove(&report);
                     ensure(due.is_some(), || {
-                        format!("{report} is reported, and nobody waits for it")
+                        format!("{report} is reported, and no publisher waits for it")
                     })?;
                 }
                 Effect::Event(event) => self.event(index, &event)?,

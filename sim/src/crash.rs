@@ -63,7 +63,7 @@ impl World {
         }
         if closed.is_ok() {
             self.poll_all_asked()?;
-            ensure(self.asked.is_empty(), || "closing left somebody without an ack".into())?;
+            ensure(self.asked.is_empty(), || "closing left a publish without an ack".into())?;
         }
         let is_down = self.is_down();
         self.hook.revive();

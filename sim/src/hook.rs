@@ -149,7 +149,7 @@ impl Hook {
         self.script().is_dead
     }
 
-    /// Forgets a death that was or was to be. Whoever calls it ends the run.
+    /// Forgets a death that was or was to be. Its caller ends the run.
     pub(crate) fn revive(&self) {
         let mut script = self.script();
         script.death = None;

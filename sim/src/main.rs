@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gapless_sim::{ClusterCounts, ClusterOptions, RunOptions, run, run_cluster};
 
-/// How often progress is told.
+/// How often progress is printed.
 const PROGRESS_SEEDS: u64 = 500;
 
 const USAGE: &str = "usage: gapless-sim [cluster] [--seeds COUNT] [--from SEED] [--steps COUNT]\n       \
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let Arguments { from, count, .. } = arguments;
-    // A panic of the broker is a finding like others; its story is told below.
+    // A panic of the broker is a finding like others; its story is printed below.
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(0);
     let failed: Mutex<Vec<u64>> = Mutex::default();

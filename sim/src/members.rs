@@ -269,7 +269,7 @@ impl World {
         done
     }
 
-    /// Whether somebody may be told that the system is in trouble.
+    /// Whether an answer may be that the system is in trouble.
     fn in_trouble(&self) -> bool {
         self.is_down() || self.is_failed() || self.disk_limited || self.faulty
     }

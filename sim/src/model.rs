@@ -32,7 +32,7 @@ pub(crate) struct Accepted {
     pub commit: u64,
     /// How many bytes the batch has that it came with.
     pub batch_bytes: u64,
-    /// Its place in the journal, once somebody was told.
+    /// Its place in the journal, once it was in an answer.
     pub position: Cell<Option<u64>>,
 }
 
@@ -243,7 +243,7 @@ pub(crate) struct Commit {
     pub acked: Option<Durability>,
     /// How safe it is before it is seen.
     pub required: Durability,
-    /// Whether somebody saw it.
+    /// Whether a reader saw it.
     pub seen: bool,
 }
 

@@ -148,7 +148,7 @@ impl Plan {
         }
     }
 
-    /// Somebody has changed the sizes before the next opening.
+    /// The sizes are changed before the next opening.
     pub(crate) fn resize(&mut self, random: &mut Random) {
         (self.journal, self.log) = sizes(random);
     }

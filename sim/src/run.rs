@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Somebody notices sooner or later that nothing works any more.
+    /// Sooner or later it is noticed that nothing works any more.
     fn settle_trouble(&mut self) -> Checked {
         // A full disk, or one without a descriptor left, ends nothing.
         ensure(!self.is_failed() || self.faulty || self.is_down(), || {

@@ -513,7 +513,7 @@ impl World {
         self.poll_all_asked()?;
         let is_well = !self.is_down() && !self.is_failed() && !self.faulty && !self.is_blocked();
         ensure(self.asked.is_empty() || !is_well, || {
-            "a turn without trouble left somebody without an ack".into()
+            "a turn without trouble left a publish without an ack".into()
         })?;
         self.check_bounds()
     }

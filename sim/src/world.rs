@@ -67,7 +67,7 @@ impl Wake for Flag {
     }
 }
 
-/// What somebody who waits is told in the end.
+/// What a waiting caller is answered in the end.
 pub(crate) enum Outcome {
     Acks(Vec<PublishAck>),
     Cancelled(bool),
@@ -98,7 +98,7 @@ pub(crate) enum ExpectedAck {
     Nothing,
 }
 
-/// Somebody who waits for an ack.
+/// A caller that waits for an ack.
 pub(crate) struct Asked {
     pub answer: Answer,
     pub flag: Arc<Flag>,
@@ -116,7 +116,7 @@ pub(crate) struct Sent {
     pub options: PublishOptions,
 }
 
-/// A token that somebody has kept, and where it stands by the model.
+/// A token that a client has kept, and where it stands by the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Saved {
     pub token: gapless_broker::Token,
@@ -185,7 +185,7 @@ pub(crate) struct World {
 pub struct Counts {
     /// Messages accepted.
     pub accepted: u64,
-    /// Messages that were handed to somebody and compared.
+    /// Messages that were delivered and compared.
     pub delivered: u64,
     /// Gap notices.
     pub gaps: u64,
@@ -283,7 +283,7 @@ impl World {
         self.broker.as_ref().is_none_or(|broker| broker.state() == BrokerState::Error)
     }
 
-    /// Whether somebody may be told that the system is in trouble.
+    /// Whether an answer may be that the system is in trouble.
     pub(crate) fn in_trouble(&self) -> bool {
         self.is_down() || self.is_failed() || self.is_limited() || self.faulty
     }

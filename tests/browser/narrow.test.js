@@ -70,7 +70,7 @@ test("nothing is cut off at 375 and 768 px", async ({ server, page, shot }) => {
 test("events tell of groups and dead letters", async ({ server, page, shot }) => {
   await page.goto(`${server.url}/#/events`);
   await page.locator("#status[data-state=live]").waitFor();
-  // The server listens to events only from when somebody looks.
+  // The server listens to events only while a page is open.
   await until("it listens", async () => {
     await server.create("narrow.probe");
     await server.ask("DELETE", "/v1/topics/narrow.probe");

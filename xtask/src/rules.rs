@@ -208,6 +208,7 @@ pub(crate) fn check(file: &RustFile<'_>) -> Vec<Finding> {
     findings.extend(unsafety(file));
     findings.extend(polls(file));
     findings.extend(to_do(file.path, file.source.comment_lines()));
+    findings.extend(plain_words(file));
     findings.extend(length(file));
     findings.extend(columns(file));
     findings.extend(header(file));
@@ -284,6 +285,43 @@ fn unsafety(file: &RustFile<'_>) -> Vec<Finding> {
     }
     let what = format!("allowed only in{}", list(MAY_BE_UNSAFE));
     each_code_line(file, "unsafe", |line| has_word(line, "unsafe"), &what)
+}
+
+/// Words that leave open which caller, client or thread is meant, and words of this project alone,
+/// with what to write instead.
+const WORDS: &[(&str, &str)] = &[
+    ("nobody", "name the caller, client or thread"),
+    ("somebody", "name the caller, client or thread"),
+    ("anybody", "name the caller, client or thread"),
+    ("whoever", "name the caller, client or thread"),
+    ("anew", "again"),
+    ("drive again", "redrive"),
+    ("driven again", "redriven"),
+    ("door", "API or listener"),
+    ("doors", "APIs or listeners"),
+    ("is no json", "is not valid JSON"),
+];
+
+/// In product code comments and texts are read; in tests, where names are free, only comments.
+fn plain_words(file: &RustFile<'_>) -> Vec<Finding> {
+    if is_test_file(file.path) || !file.path.starts_with("crates/") {
+        return words(file.path, file.source.comment_lines());
+    }
+    let lines = file.text.lines().enumerate().map(|(index, line)| (index + 1, line));
+    words(file.path, lines.filter(|(number, _)| !file.source.is_test(*number)))
+}
+
+/// Sentences are understood at first reading: see `WORDS`.
+pub(crate) fn words<'t>(path: &str, lines: impl Iterator<Item = (usize, &'t str)>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in lines {
+        let line = line.to_lowercase();
+        for (word, instead) in WORDS.iter().filter(|(word, _)| has_word(&line, word)) {
+            let what = format!("\"{word}\" is not plain: {instead}");
+            findings.push(Finding::at(path, number, "words", what));
+        }
+    }
+    findings
 }
 
 /// A note about work left to do names its issue: the word, then `(#12)`.

@@ -65,7 +65,8 @@ fn check_text(path: &str, text: &str) -> Vec<Finding> {
         Some("md") => {
             let prose = docs::prose(text);
             let lines = prose.iter().map(|(number, line)| (*number, line.as_str()));
-            let mut findings = rules::to_do(path, lines);
+            let mut findings = rules::to_do(path, lines.clone());
+            findings.extend(rules::words(path, lines));
             findings.extend(docs::requirements_of_page(path, text));
             findings
         }
@@ -127,6 +128,9 @@ mod tests {
         assert_eq!(rules("docs/a.md", "TODO and F99"), ["to-do", "requirement"]);
         assert_eq!(rules("docs/a.md", "`TODO` and `F99`"), [""; 0]);
         assert_eq!(rules("test", "# TODO"), ["to-do"]);
+        assert_eq!(rules("docs/a.md", "Nobody waits; it is made anew"), ["words"; 2]);
+        assert_eq!(rules("crates/a/src/b.rs", "//! A.\nconst A: &str = \"nobody\";"), ["words"]);
+        assert_eq!(rules("crates/a/tests/b.rs", "//! A.\nconst A: &str = \"nobody\";"), [""; 0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Publishing in the process, beside what the disk does for somebody who only writes.
+//! Publishing in the process, beside what the disk does for a program that only writes.
 //!
 //! One at a time is about latency: each publish waits for its ack, and beside it stands a
 //! bare write (and flush) of as many blocks as the journal writes for such a message, in

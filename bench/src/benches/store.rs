@@ -37,7 +37,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // There is nobody left to tell; the scratch folder goes as a whole in the end.
+        // There is no caller left to report it to; the scratch folder goes as a whole in the end.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn about(programs: &Programs, plan: &Plan) -> Vec<(String, String)> {
 
 fn version(program: Option<&Path>, flag: &str) -> Option<String> {
     let text = output(program?.to_str()?, &[flag])?;
-    // Redis tells hashes and allocators behind its version; nobody needs them here.
+    // Redis tells hashes and allocators behind its version; they are not needed here.
     let words = text.split_ascii_whitespace();
     let version = words.map(|word| word.trim_start_matches("v=").trim_start_matches('v'));
     let mut numbers = version.filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));

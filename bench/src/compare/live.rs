@@ -1,7 +1,7 @@
 //! Live deliveries: as many as go without loss, and how long there and back takes.
 //!
 //! The publisher stays at most a few megabytes ahead of the slowest subscriber, because what
-//! a server does when somebody cannot follow (drop, cut off, hold the publisher) differs, and
+//! a server does when a subscriber cannot follow (drop, cut off, hold the publisher) differs, and
 //! would be measured instead. One thread publishes and one reads all subscribers, always the
 //! one that is furthest behind: so two threads suffice, and it never waits for what is not on
 //! its way.
@@ -156,7 +156,7 @@ fn publish_all(
         is_last = started.elapsed() >= time;
         published += per_turn as u64 * publishers[0].ring.batch;
         if is_last {
-            // Told before the last ones go out, so that nobody waits for more behind them.
+            // Told before the last ones go out, so that no subscriber waits for more behind them.
             total.store(published, Ordering::Release);
         }
         for publisher in &mut *publishers {
@@ -173,7 +173,7 @@ fn publish_all(
 fn read_all(links: &mut [(Link, u64)], gate: &Gate, total: &AtomicU64) -> Result<u64> {
     loop {
         let slowest = links.iter_mut().min_by_key(|(_, received)| *received);
-        let (link, received) = slowest.ok_or("nobody follows")?;
+        let (link, received) = slowest.ok_or("there is no follower")?;
         if *received >= total.load(Ordering::Acquire) {
             return Ok(links.iter().map(|(_, received)| received).sum());
         }

@@ -30,7 +30,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// As many as make a pipe full, for those who answer though nobody waits for it.
+    /// As many as make a pipe full, for servers that answer though no client waits for it.
     pub(super) fn wide(ring: &Ring) -> Self {
         const BYTES: usize = 2 * 1024 * 1024;
         let most = (BYTES / ring.frame_bytes()).clamp(2, ring.count());

@@ -107,7 +107,7 @@ impl System for Native {
         for _ in 0..part.batch {
             records.push(&Message::new(body.to_vec()))?;
         }
-        // Whether anybody listens is nothing a peer would tell.
+        // Peers do not say whether there is a subscriber.
         let require_subscribers = (to.store == Store::Live).then_some(false);
         let publish = Publish {
             topic: TopicName::parse(to.topic)?,

@@ -277,7 +277,7 @@ enum Item<'a> {
         reply: &'a [u8],
         body: &'a [u8],
     },
-    /// A status without a body: nobody answers, or a pull ended.
+    /// A status without a body: there is no responder, or a pull ended.
     Status {
         head: &'a [u8],
     },

@@ -14,7 +14,7 @@ use crate::benches::store::Result;
 const BEGIN: &str = "<!-- compare: begin -->";
 const END: &str = "<!-- compare: end -->";
 
-/// Writes the page and its chart anew, in the folder of the documentation.
+/// Writes the page and its chart again, in the folder of the documentation.
 ///
 /// # Errors
 /// When the page has no markers, or cannot be read or written.

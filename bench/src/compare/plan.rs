@@ -7,7 +7,7 @@ use clap::ValueEnum;
 /// One kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Work {
-    /// Publishing to nobody, without waiting for acks.
+    /// Publishing without subscribers and without waiting for acks.
     Publish,
     /// Live deliveries: 1 → 1, 1 → 10, 1 → 100, 8 → 8.
     Live,

@@ -1,4 +1,4 @@
-//! Publishing: to nobody without waiting, and into a store with acks.
+//! Publishing: without subscribers and without waiting, and into a store with acks.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ const RING_BYTES: usize = 4 * 1024 * 1024;
 
 const TOPIC: &str = "bench";
 
-/// Publishing to nobody. Peers without acks are waited for at the end; those that answer
+/// Publishing without subscribers. Peers without acks are waited for at the end; those that answer
 /// anyway get a window wide enough that it does not matter.
 pub(super) fn unheard(run: &mut Run<'_>) -> Result<()> {
     for size in run.plan.sizes.clone() {

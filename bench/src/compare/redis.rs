@@ -268,7 +268,7 @@ impl Replies {
         let mut walk = Walk { bytes };
         let values = walk.array()?;
         match self.arrays {
-            Arrays::Unexpected => Err("redis: an array nobody asked for".into()),
+            Arrays::Unexpected => Err("redis: an array that was not asked for".into()),
             Arrays::Pushes => {
                 let [kind, _, body] = [walk.word()?, walk.word()?, walk.word()?];
                 if kind != b"message" {

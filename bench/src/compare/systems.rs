@@ -189,7 +189,7 @@ impl Who {
     }
 }
 
-/// Somebody in a way of working: one line of a comparison.
+/// A system in a way of working: one line of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contender {
     pub(super) who: Who,

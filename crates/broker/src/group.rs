@@ -47,7 +47,7 @@ const NOTICES_MAX: usize = 16;
 const JUMP_POSITIONS_MIN: u64 = 4096;
 
 /// One group.
-pub(crate) struct GroupCell {
+pub(crate) struct LiveGroup {
     pub(crate) id: TopicId,
     pub(crate) name: TopicName,
     state: Mutex<GroupState>,
@@ -99,7 +99,7 @@ pub(crate) struct Source {
 }
 
 /// Wakes a member when the source has more.
-struct SourceWaker(Weak<GroupCell>);
+struct SourceWaker(Weak<LiveGroup>);
 
 impl Wake for SourceWaker {
     fn wake(self: Arc<Self>) {
@@ -109,7 +109,7 @@ impl Wake for SourceWaker {
     }
 }
 
-impl GroupCell {
+impl LiveGroup {
     pub(crate) fn new(id: TopicId, name: TopicName, machine: Group, as_of: Position) -> Self {
         let state = GroupState {
             machine,
@@ -192,7 +192,7 @@ impl Inner {
     /// Lets the machine take a step whose changes are written down: at most `bytes` of them.
     pub(crate) fn group_step(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         state: &mut GroupState,
         step: (Input<'_>, usize),
     ) -> Result<Stepped, PubSubError> {
@@ -203,7 +203,7 @@ impl Inner {
     /// As [`Inner::group_step`]; the ticket resolves when its changes are this durable.
     pub(crate) fn group_step_as(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         state: &mut GroupState,
         (input, bytes): (Input<'_>, usize),
         durability: Durability,
@@ -223,7 +223,7 @@ impl Inner {
     /// where a deleted group stays silent: a change behind its deletion would belong to nothing.
     pub(crate) fn group_put(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         state: &mut GroupState,
         input: Input<'_>,
         append: &mut Append<'_>,
@@ -259,7 +259,7 @@ impl Inner {
     /// What a step means beside what is written down.
     fn group_effect(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         state: &mut GroupState,
         effect: Effect,
         stepped: &mut Stepped,
@@ -290,7 +290,7 @@ impl Inner {
     }
 
     /// Notifies members and subscribers of events of a gap.
-    fn tell_gap(&self, group: &GroupCell, state: &mut GroupState, stop: &Stop) {
+    fn tell_gap(&self, group: &LiveGroup, state: &mut GroupState, stop: &Stop) {
         let notice = notice(stop);
         let members: Vec<MemberId> = state.members.keys().copied().collect();
         for member in members {
@@ -309,7 +309,7 @@ impl Inner {
     }
 
     /// Asks the timers to look at a group in time.
-    pub(crate) fn note_deadline(&self, group: &GroupCell, state: &mut GroupState) {
+    pub(crate) fn note_deadline(&self, group: &LiveGroup, state: &mut GroupState) {
         let Some(due) = state.machine.deadline() else { return };
         if due < state.noted {
             state.noted = due;
@@ -334,13 +334,13 @@ impl Inner {
     }
 
     /// Asks the timers to look at a group in their next turn, and for that turn.
-    pub(crate) fn note_now(&self, group: &GroupCell) {
+    pub(crate) fn note_now(&self, group: &LiveGroup) {
         self.groups.note(self.clock.now(), group.id);
         self.timers.wake();
     }
 
     /// Ends leases that expired, and makes ready what is due.
-    pub(crate) fn tick_group(&self, group: &GroupCell, state: &mut GroupState, now: Timestamp) {
+    pub(crate) fn tick_group(&self, group: &LiveGroup, state: &mut GroupState, now: Timestamp) {
         while !state.deleted && state.machine.deadline().is_some_and(|due| due <= now) {
             let bytes = state.machine.tick_bytes_max();
             if let Err(error) = self.group_step(group, state, (Input::Tick, bytes)) {
@@ -356,7 +356,7 @@ impl Inner {
     /// member will be woken.
     pub(crate) fn read_source(
         self: &Arc<Self>,
-        group: &Arc<GroupCell>,
+        group: &Arc<LiveGroup>,
         state: &mut GroupState,
     ) -> Poll<Result<(), FollowError>> {
         let waker = Waker::from(Arc::new(SourceWaker(Arc::downgrade(group))));
@@ -384,7 +384,7 @@ impl Inner {
 
     /// Opens the source of a group that has none, or jumps in it over what is known to be
     /// done. This may read, which takes a while: so the group must not be locked meanwhile.
-    pub(crate) fn open_source(&self, group: &GroupCell) -> Result<(), FollowError> {
+    pub(crate) fn open_source(&self, group: &LiveGroup) -> Result<(), FollowError> {
         let (pattern, place) = {
             let state = group.lock();
             (state.machine.settings().source.clone(), state.machine.frontier())
@@ -445,7 +445,7 @@ impl Inner {
 
     fn take_delivery(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         state: &mut GroupState,
         delivery: Delivery,
     ) -> Result<(), FollowError> {
@@ -521,7 +521,7 @@ impl Inner {
     /// Messages of the source are gone.
     pub(crate) fn group_gap(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         state: &mut GroupState,
         stop: &Stop,
     ) -> Result<(), PubSubError> {

@@ -25,7 +25,7 @@ use gapless_journal::Ticket;
 use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::error::unconfirmed;
-use crate::group::GroupCell;
+use crate::group::LiveGroup;
 use crate::group::member::MemberHandle;
 use crate::publish::commit::Prepared;
 use crate::publish::offer::Acks;
@@ -224,7 +224,7 @@ pub struct Atomic {
     pub(crate) cells: Vec<(Bytes, Option<Bytes>)>,
     pub(crate) expected: Vec<(Bytes, ExpectCell)>,
     pub(crate) delay_done: Option<(Arc<LiveTopic>, Seq, bool)>,
-    pub(crate) groups: Vec<(Arc<GroupCell>, GroupPart)>,
+    pub(crate) groups: Vec<(Arc<LiveGroup>, GroupPart)>,
     /// Topics of the system may be written: a subsystem does it.
     pub(crate) system: bool,
 }

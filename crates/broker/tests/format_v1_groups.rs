@@ -1,6 +1,6 @@
 //! A data folder of format version 1 with groups, cells and delayed messages in every state
 //! that outlives a process. Like its elder (`format_v1.rs`) it was made once, is never made
-//! anew, and must open for ever.
+//! again, and must open for ever.
 //!
 //! Half of what it tells of is in a checkpoint, the other half in the log only.
 

@@ -1,4 +1,4 @@
-//! Many members at once, on threads, with real time: nobody is forgotten, nobody is woken in
+//! Many members at once, on threads, with real time: no member is forgotten, none is woken in
 //! vain for ever, and keys stay in order.
 
 mod common;
@@ -104,7 +104,7 @@ fn work(broker: &Broker, id: usize, seen: &Mutex<BTreeMap<usize, Vec<usize>>>, d
                 .and_then(|text| text.parse().ok())
                 .expect("a number");
             // Noted before the ack, and taken back if that comes too late.
-            let mut all = seen.lock().expect("nobody panics with it");
+            let mut all = seen.lock().expect("no thread panics with it");
             all.entry(index % KEYS).or_default().push(index);
             let outcome = loop {
                 match member.ack(&lease).outcome() {

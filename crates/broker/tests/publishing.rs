@@ -200,7 +200,7 @@ fn a3_a_message_over_the_limit_of_topic_or_broker_is_too_large_and_a_batch_of_sm
 }
 
 #[test]
-fn a3_publishing_to_what_is_not_there_has_its_own_reasons() {
+fn a3_o4_publishing_to_what_is_not_there_has_its_own_reasons() {
     let world = World::new(6);
     let broker = world.open();
     broker.create_topic(&name("v"), volatile()).unwrap();

@@ -248,6 +248,20 @@ fn d10_a_follower_whose_place_was_let_go_is_told_by_topic_and_by_pattern() {
 }
 
 #[test]
+fn o3_the_beginning_of_a_topic_is_what_it_keeps_and_that_of_a_pattern_reports_what_is_gone() {
+    let world = World::new(6);
+    let broker = world.open();
+    broker.create_topic(&name("t"), by_count(2)).unwrap();
+    (1..=5).for_each(|n| drop(text(&broker, "t", format!("{n}"))));
+    let alone = drain(&mut broker.subscribe(&pattern("t"), From::Beginning).unwrap());
+    assert_eq!((gaps(&alone).len(), bodies(&alone)), (0, vec!["4".into(), "5".into()]));
+    let among = drain(&mut broker.subscribe(&pattern("*"), From::Beginning).unwrap());
+    let told: Vec<_> = gaps(&among).iter().map(|gap| (gap.to, gap.reason)).collect();
+    assert_eq!(told, [(Some(Seq(3)), GapReason::Retention)]);
+    assert_eq!(bodies(&among), ["4", "5"]);
+}
+
+#[test]
 fn c4_time_that_goes_back_neither_loses_nor_revives_messages() {
     let world = World::new(7);
     let broker = world.open();

@@ -207,7 +207,7 @@ fn a3_what_the_cluster_refuses_is_delivered_to_none() {
         for subject in ["subject", "volatile"] {
             let refused = refusal(&broker, subject, &one("x"), &PublishOptions::default());
             assert_eq!(refused, reason, "{subject}");
-            assert!(drain(&mut follower).is_empty(), "nobody got what was refused");
+            assert!(drain(&mut follower).is_empty(), "no follower got what was refused");
         }
     }
     fake.notes().answer = None;
@@ -607,7 +607,7 @@ fn a8_a_node_reports_to_the_sender_what_became_of_each_subscriber() {
     deliver(1, "s");
     deliver(2, "nobody");
     drain(&mut quick);
-    assert_eq!(fake.notes().settled, [(2, vec![])], "nobody is waited for in vain");
+    assert_eq!(fake.notes().settled, [(2, vec![])], "no subscriber is waited for in vain");
     fake.notes().settled.clear();
     world.advance(3_000);
     broker.turn();

@@ -21,7 +21,7 @@ fn plain() -> PublishOptions {
 }
 
 #[test]
-fn a4_a_failed_flush_poisons_and_is_trouble_not_a_refusal() {
+fn a4_l5_a_failed_flush_poisons_and_later_calls_get_the_reason() {
     let world = World::new(1);
     let broker = world.open();
     broker.create_topic(&name("t"), TopicSettings::default()).unwrap();

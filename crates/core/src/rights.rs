@@ -160,7 +160,7 @@ pub enum RuleError {
     TooMany,
     /// A name of a role or an identity cannot be used.
     #[error(
-        "{0:?} is no name of a role or an identity: use 1 to {NAME_BYTES_MAX} letters, digits, \
+        "{0:?} is not a valid name of a role or an identity: use 1 to {NAME_BYTES_MAX} letters, digits, \
              and . _ - : @"
     )]
     Name(String),

@@ -1,7 +1,7 @@
 //! A store on object storage: the journal's log and blobs over the crate `object_store`.
 //!
 //! The same broker runs on it as on files. Nodes keep no state of their own; one that dies is replaced
-//! by another, which takes the log over. Nothing here agrees with anybody: the object store's
+//! by another, which takes the log over. There is no agreement between processes here: the object store's
 //! create-if-absent does (`docs/adr/0017`).
 //!
 //! Where things are: [`store`] is a store as a whole, [`log`](mod@log) and `writer` the log, [`blobs`]

@@ -185,7 +185,7 @@ impl ObjectLog {
             Placed::Done => {}
             Placed::Fenced => {
                 let Some(first) = self.outrun(&mut writer)? else { return Ok(None) };
-                // What is before its first object is final now, whoever made it; another who took
+                // What is before its first object is final now, whichever process wrote it; another who took
                 // over with this term, too.
                 (first_own, raced) = (first, true);
                 let passed: Vec<u64> = (newest + 1..first).collect();

@@ -12,7 +12,7 @@ use crate::cmd::serve::at_least;
 use crate::config::{Config, ConfigError};
 use crate::exit::Failure;
 
-/// The variable that may hold the secret. It is no key, so that no listing of keys shows it.
+/// The variable that may hold the secret. It is not a key, so that no listing of keys shows it.
 const SECRET_VARIABLE: &str = "GAPLESS_CLUSTER_SECRET";
 
 /// What this server is started with as a node; `None` for a server on its own.

@@ -1,4 +1,4 @@
-//! What a supervisor is told: systemd's notify protocol (`Type=notify`).
+//! What a supervisor is notified of: systemd's notify protocol (`Type=notify`).
 //!
 //! A service manager that wants to know names a datagram socket in `NOTIFY_SOCKET`. Without it
 //! nothing is sent. A message that cannot be sent is logged and changes nothing else: the server

@@ -106,7 +106,7 @@ pub(crate) fn time(text: &str) -> Result<When, String> {
         None => gapless_core::calendar::parse(text),
     };
     ms.map(|ms| When::At(Timestamp(ms))).ok_or_else(|| {
-        "that is no time; write it like 2026-11-15T22:54:03Z, 2026-11-15, @1763247243 (seconds), \
+        "that is not a time; write it like 2026-11-15T22:54:03Z, 2026-11-15, @1763247243 (seconds), \
          -2h (ago) or +5m (ahead); without a zone it is UTC"
             .to_owned()
     })
@@ -149,7 +149,7 @@ pub(crate) fn start(text: &str) -> Result<Start, String> {
     let word = nearest(text, ["beginning", "now", "last-per-key"]);
     let meant = word.map(|word| format!(" (did you mean `{word}`?)")).unwrap_or_default();
     Err(format!(
-        "that is no place to begin{meant}; use beginning, now, last-per-key, seq:42, \
+        "that is not a place to begin{meant}; use beginning, now, last-per-key, seq:42, \
          time:2026-11-15T22:54:03Z, -2h (two hours ago), or a token as `sub` prints it"
     ))
 }

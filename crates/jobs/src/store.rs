@@ -131,7 +131,7 @@ impl Store {
         self.own.commit(atomic, &PublishOptions::default())
     }
 
-    /// Says on `$events` what happened, if anybody listens.
+    /// Says on `$events` what happened, if there is a listener.
     pub(crate) fn say(&self, kind: &'static str, fields: &[(&str, serde_json::Value)]) {
         self.own.say(kind, fields);
     }

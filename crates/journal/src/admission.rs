@@ -7,7 +7,7 @@
 //!
 //! Entries that free room may use what is kept for them when there is no other.
 //!
-//! Nothing here waits for anybody, since an append may begin within any call of the disk. It only
+//! Nothing here waits, since an append may begin within any call of the disk. It only
 //! looks at numbers; files are made by the writer in its turn, and by the keeper ahead of need. If
 //! the system refused the last one, for want of file descriptors for instance, only what fits the
 //! files that are there is let in until one could be made.

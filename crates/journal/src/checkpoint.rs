@@ -3,7 +3,7 @@
 //! What an item is, its owner knows. Items are taken while publishing goes on, each at a
 //! moment of its own; so each must carry the position as of which it is true, and replay
 //! skips for it what came before. That makes a checkpoint of a million topics without
-//! stopping anybody.
+//! stopping publishers.
 //!
 //! Nothing else holds what is in one, so each is written twice, to two blobs with the same
 //! bytes. Whichever is damaged or missing is written again from the other.
@@ -189,7 +189,7 @@ impl Checkpoint {
 pub(crate) fn read_head(name: &str, bytes: &Bytes) -> Result<(Option<Head>, Bytes), OpenError> {
     let damaged = |why: &str| OpenError::Damaged { name: name.to_owned(), why: why.to_owned() };
     if bytes.len() < HEADER_BYTES_V1 || !bytes.starts_with(MAGIC) {
-        return Err(damaged("it is no checkpoint"));
+        return Err(damaged("it is not a checkpoint"));
     }
     let version = u16::from_le_bytes([bytes[8], bytes[9]]);
     if version == 1 {

@@ -109,7 +109,7 @@ impl<'a> Dropper<'a> {
         }
         self.flush_hole(out)?;
         // It stands where its last message stood: a reader who has seen only the first of
-        // them must still be told of the rest.
+        // them must still get a notice of the rest.
         let position = header.last_position();
         self.hole =
             Some(EntryHeader { flags: FLAG_HOLES, count: 0, ttl_min_ms: 0, position, ..header });

@@ -47,7 +47,7 @@ fn floor(first_needed: u64) -> Floor {
 
 fn open(log: &dyn Log, first_needed: u64) -> TakeOver {
     let taken = log.take_over(floor(first_needed));
-    let mut taken = taken.expect("a log that nobody owns can be taken over");
+    let mut taken = taken.expect("a log without an owner can be taken over");
     taken.writer.settle().expect("a log that was taken over can be settled");
     taken
 }
@@ -257,7 +257,7 @@ fn preparing_changes_nothing_to_see(log: &dyn Log) {
     }
     drop(taken);
     if let Some(preparer) = &preparer {
-        assert!(!preparer.prepare(0).expect("nothing to do"), "prepared for nobody");
+        assert!(!preparer.prepare(0).expect("nothing to do"), "prepared without need");
     }
     let mut taken = open(log, 1);
     assert_eq!(replay(&mut *taken.reader, 1).len(), 20);

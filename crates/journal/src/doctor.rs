@@ -1,4 +1,4 @@
-//! Examines a store in a folder without changing it, and repairs it when told to.
+//! Examines a store in a folder without changing it, and repairs it on request.
 //!
 //! [`examine`] reads every byte of the store, by the same code that opens it, and says what
 //! it found instead of acting on it. It takes no lock: of a store that is written to,
@@ -336,7 +336,7 @@ impl Report {
     }
 }
 
-/// Reads the whole store and says what is in it. `progress` is told how many bytes of
+/// Reads the whole store and says what is in it. `progress` gets how many bytes of
 /// segments are checked, and how many there are.
 ///
 /// # Errors

@@ -204,7 +204,7 @@ pub enum OpenError {
         /// Where the log ends.
         log: Lsn,
     },
-    /// A frame holds something that is no entry.
+    /// A frame holds something that is not an entry.
     #[error("frame {lsn} of the log holds a bad entry: {why}")]
     BadEntry {
         /// The frame.

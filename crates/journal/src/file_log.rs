@@ -8,7 +8,7 @@
 //!
 //! The rules:
 //! - what is dead stays dead: frames of an end that was cut, or of a file's earlier life,
-//!   are told by number, term and link, and never replayed;
+//!   are recognised by number, term and link, and never replayed;
 //! - a frame that had been flushed and is gone refuses to open; only an end that was
 //!   never confirmed is cut, and that is reported;
 //! - what is handed out at opening is written and flushed once more when it is settled, since the
@@ -190,7 +190,7 @@ impl FileLog {
 
     /// Kills all frames from `at` on that have a header, and the broken one behind the
     /// last frame that counts. Killing one is safe at any moment, in any order: they are
-    /// all dead already, or the doctor was told to kill them.
+    /// all dead already, or the doctor was asked to drop them.
     fn wipe(&self, scan: &Scan, analysis: &Analysis, at: Lsn) -> Result<Vec<Found>, LogError> {
         let dead = scan.found.iter().filter(|found| found.header.lsn >= at);
         let dead: Vec<Found> = dead.cloned().collect();

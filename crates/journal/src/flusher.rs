@@ -4,7 +4,7 @@
 //! fixed: write, flush if anything in it asked for that, show the entries to their sinks,
 //! raise the marks (acks go out), wake the readers. A failed write or flush ends the
 //! journal: after it the kernel may have dropped what it could not write, so a second try
-//! could succeed without the data. A full disk is no failure: nothing was written, and the
+//! could succeed without the data. A full disk is not a failure: nothing was written, and the
 //! same frames are tried again. It is rare too, since what is let in has room in files that
 //! are there (see `admission.rs`); but a disk that copies on write may need more.
 
@@ -29,7 +29,7 @@ use crate::open::JUMP_POSITIONS;
 const UNFLUSHED_POSITIONS_MAX: u64 = JUMP_POSITIONS / 2;
 
 /// Tries to write the same frames, one after the other with a rest between, before those who
-/// wait for them are told that it is not known when.
+/// wait for them are answered that it is not known when.
 const BLOCKED_TRIES_MAX: u64 = 100;
 
 impl Inner {
@@ -127,7 +127,7 @@ impl Inner {
     }
 
     /// Notes whether the disk refused what was let in. When it does so for long, those who wait
-    /// for frames through `last` are told.
+    /// for frames through `last` are answered.
     fn note_blocked(&self, last: Option<Lsn>, stop: Option<&AppendError>) {
         self.blocked.store(last.is_some(), Ordering::Release);
         let Some(last) = last else {
@@ -164,7 +164,7 @@ impl Inner {
         wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
-    /// Writes what has gathered and flushes what is written so far, whether or not anybody asked
+    /// Writes what has gathered and flushes what is written so far, whether or not it was asked
     /// for it. Those who only write do not wait for the flush.
     pub(crate) fn flush_written(&self) {
         self.marks.take_turn(|| self.turn());

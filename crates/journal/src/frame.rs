@@ -41,7 +41,7 @@ pub(crate) const VERSION: u16 = 1;
 
 pub(crate) const MAGIC: [u8; 8] = *b"gaplessF";
 
-/// What a file begins with that never held a frame. It is no header, and the first frame is
+/// What a file begins with that never held a frame. It is not a header, and the first frame is
 /// written over it.
 pub(crate) const UNUSED: &[u8; 16] = b"gapless: unused\n";
 

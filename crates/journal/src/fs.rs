@@ -45,7 +45,7 @@ pub trait Fs: Send + Sync + Debug {
     /// Whether a file or folder has this name.
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// How many bytes can still be written to the disk that holds this folder; `u64::MAX` if
-    /// that cannot be told.
+    /// that is not known.
     fn free_bytes(&self, _dir: &Path) -> u64 {
         u64::MAX
     }

@@ -47,7 +47,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Whether messages are in it: what some sink is told of.
+    /// Whether messages are in it: what some sink is notified of.
     pub(crate) fn has_messages(&self) -> bool {
         !self.runs.is_empty()
     }

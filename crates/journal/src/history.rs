@@ -40,7 +40,7 @@ pub(crate) fn batches(segment: &Segment, row: &BlockRow) -> Result<Vec<Batch>, R
 fn take_batch(segment: &Segment, bytes: &mut Bytes, offset: u64) -> Result<Batch, ReadError> {
     let entry =
         Entry::take_trusted(bytes).map_err(|why| segment.damaged(offset, &why.to_string()))?;
-    Batch::new(entry).ok_or_else(|| segment.damaged(offset, "it is no batch"))
+    Batch::new(entry).ok_or_else(|| segment.damaged(offset, "it is not a batch"))
 }
 
 /// The first batch of `topic` in segments that reaches `from` and for which `here` holds.

@@ -40,7 +40,7 @@ use crate::tail::Tail;
 use crate::times::{Buckets, FlushTimes};
 use crate::topic_reader::read_topic;
 
-/// Positions that may be given beyond the last flushed one before appends are told to wait.
+/// Positions that may be given beyond the last flushed one before appends must wait.
 /// An append, of at most [`ENTRY_BYTES_MAX`], cannot take as many as are left of a jump.
 const GIVEN_POSITIONS_MAX: u64 = JUMP_POSITIONS / 4 * 3;
 
@@ -222,7 +222,7 @@ impl Append<'_> {
         self.gather.put(header, &records.bytes, crc, Some(sink))
     }
 
-    /// Puts an entry that is no batch.
+    /// Puts an entry that is not a batch.
     pub fn entry(&mut self, header: EntryHeader, body: &[u8]) -> Position {
         self.gather.put(header, body, crc32c::crc32c(body), None)
     }
@@ -231,7 +231,7 @@ impl Append<'_> {
     /// done when `wanted` is. If nothing was put, the ticket tells of all before it.
     ///
     /// # Panics
-    /// When more was put than [`Journal::begin`] was told: the frame could be too large to
+    /// When more was put than was announced to [`Journal::begin`]: the frame could be too large to
     /// be written, and with it what others put there. Nothing is appended then.
     pub fn finish(mut self, required: Durability, wanted: Durability) -> Ticket {
         let bytes = self.gather.bytes_since(&self.start);
@@ -374,7 +374,7 @@ impl Journal {
         self.begin_as(bytes, Use::Messages)
     }
 
-    /// The same for entries that are no messages: they are never written once more as part of a
+    /// The same for entries that are not messages: they are never written once more as part of a
     /// segment, and so need less of the disk.
     ///
     /// # Errors

@@ -285,7 +285,7 @@ impl Inner {
 
     /// Makes `next` the manifest in force, noting how far the log is known to reach. With
     /// it, the `fresh` blobs belong to the store, and those that are `unneeded` do not: they
-    /// can be deleted when it has its copy, which is told.
+    /// can be deleted when it has its copy, which is reported.
     pub(crate) fn install(
         &self,
         manifest: &mut Manifest,

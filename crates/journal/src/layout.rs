@@ -115,7 +115,7 @@ impl Folder {
     }
 }
 
-/// Blobs that keep the store's folder locked as long as anybody has them.
+/// Blobs that keep the store's folder locked as long as they are in use.
 #[derive(Debug)]
 struct LockedBlobs {
     blobs: DirBlobs,

@@ -1,6 +1,6 @@
 //! The log: the newest part of a journal, as numbered frames.
 //!
-//! A log appends a frame at exactly the place it is told, or says why not; it hands
+//! A log appends a frame at exactly the place it is given, or says why not; it hands
 //! back what it holds when it is taken over; and it forgets what is no longer needed.
 //! One append is in flight at a time, so everything here blocks: an append may take 50 ms, and
 //! only one that is near ([`LogWriter::is_near`]) is made by threads that have other work. An
@@ -29,7 +29,7 @@
 //!   appended after: never a frame without all those before it.
 //! - **Dead stays dead.** A frame that a take over did not hand out (a torn end) is
 //!   never handed out by a later one.
-//! - **Damage is told.** If a frame is missing that was flushed and later ones prove
+//! - **Damage is reported.** If a frame is missing that was flushed and later ones prove
 //!   it, take over answers [`LogError::Damaged`] and changes nothing.
 //!
 //! Not here: what is in a frame. To a log it is bytes.
@@ -38,7 +38,7 @@ use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-/// The number of a frame in its log: 1, 2, 3 …; 0 is no frame.
+/// The number of a frame in its log: 1, 2, 3 …; 0 is not a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
@@ -100,7 +100,7 @@ impl Default for Floor {
 pub trait Log: Send + Sync + fmt::Debug {
     /// Becomes the one who may append, and learns where the log stands.
     ///
-    /// A torn end is told, and cut by [`LogWriter::settle`]. On any error the log is unchanged
+    /// A torn end is reported, and cut by [`LogWriter::settle`]. On any error the log is unchanged
     /// and its owner still owns it.
     fn take_over(&self, floor: Floor) -> Result<TakeOver, LogError>;
 
@@ -139,7 +139,7 @@ pub struct TakeOver {
 pub struct Torn {
     /// The frame that was not complete; the next one appended gets its number.
     pub at: Lsn,
-    /// How many bytes were dropped, as far as can be told.
+    /// How many bytes were dropped, as far as is known.
     pub bytes: u64,
     /// Where it was, for people.
     pub place: String,
@@ -270,7 +270,7 @@ pub trait Prepare: Send + Sync + fmt::Debug {
     /// Gives room back to the disk that no frame is in, but for a little.
     fn shrink(&self);
     /// Bytes that the disk has left, beside those of a file that is being made; `u64::MAX` if
-    /// that cannot be told.
+    /// that is not known.
     fn free_bytes(&self) -> u64;
 }
 

@@ -287,7 +287,7 @@ impl Manifest {
         let mut rest = body;
         let (magic, version) = (number(&mut rest)?, rest.try_get_u16_le().map_err(short)?);
         if magic != MAGIC {
-            return Err(Fault::Damaged("it is no manifest"));
+            return Err(Fault::Damaged("it is not a manifest"));
         }
         if !(1..=MANIFEST_VERSION).contains(&version) {
             return Err(Fault::Version(version));
@@ -372,7 +372,8 @@ fn text(rest: &mut &[u8]) -> Result<Arc<str>, Fault> {
         return Err(Fault::Damaged("it is cut short"));
     };
     *rest = after;
-    let text = std::str::from_utf8(taken).map_err(|_| Fault::Damaged("a name is no text"))?;
+    let text =
+        std::str::from_utf8(taken).map_err(|_| Fault::Damaged("a name is not valid text"))?;
     Ok(text.into())
 }
 

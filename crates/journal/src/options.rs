@@ -8,7 +8,7 @@ pub struct JournalOptions {
     /// Bytes of a gathering frame past which the next append begins a new one: large
     /// enough that a flush moves much, small enough that its wait stays short.
     pub frame_bytes: usize,
-    /// Bytes that may wait to be written before appends are told to wait: bounds memory
+    /// Bytes that may wait to be written before appends must wait: bounds memory
     /// when the disk is slower than the publishers.
     pub waiting_bytes_max: usize,
     /// Bytes of log after which what is in memory is written out as a segment. Bounds both
@@ -16,7 +16,7 @@ pub struct JournalOptions {
     pub seal_bytes: u64,
     /// Bytes of the newest entries kept in memory for readers.
     pub tail_bytes: u64,
-    /// Bytes in memory that are in no segment yet past which appends are told to wait.
+    /// Bytes in memory that are in no segment yet past which appends must wait.
     pub unsealed_bytes_max: u64,
     /// Bytes of the disk that messages may not fill: checkpoints and manifests need them, and so
     /// does everything that frees room.

@@ -20,7 +20,7 @@ use crate::segment::{self, DATA_ENDING, INDEX_ENDING};
 pub(crate) struct Orphans {
     /// Those of this store.
     pub(crate) ours: Vec<String>,
-    /// Those of others, or of which it cannot be told.
+    /// Those of others, or whose owner is not known.
     pub(crate) foreign: Vec<String>,
     /// The first number that no blob has in its name.
     pub(crate) next_name: u64,
@@ -81,7 +81,7 @@ fn is_ours(blobs: &dyn Blobs, name: &str, epoch: u64) -> bool {
     };
     match segment::epoch_of(blobs, &data) {
         Ok(found) => found == epoch,
-        // An index without data is of no use to anybody.
+        // An index without data is of no use.
         Err(_) => name.ends_with(INDEX_ENDING) && blobs.open(&data).is_err(),
     }
 }

@@ -278,7 +278,7 @@ impl Segment {
     }
 
     /// Reads all of a segment and checks every byte, without changing anything.
-    /// `progress` is told how much of the data is done.
+    /// `progress` gets how much of the data is done.
     pub(crate) fn examine(
         blobs: &dyn Blobs,
         meta: &SegmentMeta,

@@ -54,7 +54,7 @@ fn a_little_that_is_to_be_written_only_is_written_by_who_asks_first() {
     let (ticket, _) = store.append(&one(1, 10), WRITTEN, WRITTEN).unwrap();
     let syncs = fs.syncs();
     assert_eq!(ready(ticket), Some(Ok(WRITTEN)));
-    assert_eq!(fs.syncs(), syncs, "nobody asked for a flush");
+    assert_eq!(fs.syncs(), syncs, "no flush was asked for");
     store.journal.flush();
     let (ticket, _) = store.append(&[], FLUSHED, FLUSHED).unwrap();
     assert_eq!(ready(ticket), Some(Ok(FLUSHED)), "nothing is left to flush");
@@ -123,13 +123,13 @@ fn append_that_is_dropped_leaves_nothing() {
     let mut records = RecordsBuilder::default();
     records.push(&Message::new("never")).unwrap();
     let records = records.finish();
-    struct Nobody;
-    impl Sink for Nobody {
+    struct Unheard;
+    impl Sink for Unheard {
         fn settled(&self, _: gapless_journal::Lsn, _: bytes::Bytes, _: &mut Vec<Waker>) {
             panic!("it was never appended");
         }
     }
-    let sink: Arc<dyn Sink> = Arc::new(Nobody);
+    let sink: Arc<dyn Sink> = Arc::new(Unheard);
     let mut append = store.journal.begin(500).unwrap();
     let crc = checksum(&records.bytes);
     let time = append.time(store.now);
@@ -318,11 +318,11 @@ fn too_many_positions_are_flushed_though_nobody_asked() {
     }
     let records = batch.finish();
     let crc = checksum(&records.bytes);
-    struct Nobody;
-    impl Sink for Nobody {
+    struct Unheard;
+    impl Sink for Unheard {
         fn settled(&self, _: gapless_journal::Lsn, _: bytes::Bytes, _: &mut Vec<Waker>) {}
     }
-    let sink: Arc<dyn Sink> = Arc::new(Nobody);
+    let sink: Arc<dyn Sink> = Arc::new(Unheard);
     store.journal.turn();
     let mut written = 0_u64;
     while written < 1 << 23 {

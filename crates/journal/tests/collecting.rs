@@ -41,7 +41,7 @@ fn keyed(key: &str, value: &str) -> Message {
     Message::new(value.to_owned()).with_key(key.to_owned())
 }
 
-/// The values that somebody sees who reads the whole topic.
+/// The values that a reader of the whole topic sees.
 fn values(store: &Store, topic: u64) -> Vec<(String, String)> {
     let mut values = std::collections::BTreeMap::new();
     for (_, message) in store.read(topic, 1) {

@@ -101,7 +101,7 @@ fn open_store_can_be_examined_and_not_repaired() {
 }
 
 #[test]
-fn unusable_index_is_found_and_made_anew() {
+fn l3_an_unusable_index_is_found_and_only_repair_rebuilds_a_damaged_row() {
     let fs = closed_store(4);
     let indexes = ending(&fs, "index");
     fs.remove(&indexes[0]).unwrap();
@@ -142,7 +142,7 @@ fn damaged_data_is_found_wherever_it_is_and_cannot_be_repaired() {
     for offset in (0..bytes.len() as u64).step_by(97) {
         fs.flip_bit(&data, offset, 1);
         let report = look(&fs);
-        // Between blocks there are a few zeros that nobody reads.
+        // Between blocks there are a few zeros that are never read.
         let padding = bytes[offset as usize] == 0 && report.findings.is_empty();
         assert!(
             padding || matches!(report.findings[..], [Finding::Segment { .. }]),

@@ -74,7 +74,7 @@ impl Kept {
 
 #[derive(Debug, Default)]
 struct Model {
-    /// The number that each of [`TOPICS`] has now; a topic made anew is another one.
+    /// The number that each of [`TOPICS`] has now; a topic that was created again is another one.
     ids: [u64; 4],
     topics: BTreeMap<u64, Vec<Kept>>,
     floors: BTreeMap<u64, u64>,
@@ -98,7 +98,7 @@ impl Model {
             && (kept.message.body.is_some() || kept.time.after(GRACE) > now)
     }
 
-    /// What somebody who reads all of a compacted topic should hold, per key.
+    /// What a reader of all of a compacted topic should hold, per key.
     fn values(&self, id: u64, now: Timestamp) -> BTreeMap<Vec<u8>, Message> {
         let mut values = BTreeMap::new();
         for kept in &self.topics[&id] {
@@ -293,7 +293,7 @@ impl World {
         }
         for wanted in kept.iter().filter(|kept| kept.seq >= floor.0).step_by(3) {
             let found = journal.find_position(topic, floor, wanted.position.prev());
-            // Past what is gone it may go, since nobody could read it from there.
+            // Past what is gone it may go, since no reader could read it from there.
             if let Some(header) = found.expect("history can be read")
                 && self.model.must_be_there(id, wanted, self.now)
             {

@@ -1,5 +1,5 @@
 //! What is there when a store is opened again: after a crash anywhere, after damage
-//! anywhere, and while somebody else has it.
+//! anywhere, and while another process has it.
 
 mod common;
 
@@ -535,7 +535,7 @@ fn newer_versions_refuse_by_name() {
 }
 
 #[test]
-fn missing_or_damaged_index_is_made_anew_and_told() {
+fn missing_or_damaged_index_is_rebuilt_and_reported() {
     let fs = settled_store(8);
     let indexes: Vec<_> = blobs(&fs, "segment-")
         .into_iter()

@@ -1,4 +1,4 @@
-//! A writer in place of the flusher's thread: what many append is written in one turn, and nobody is
+//! A writer in place of the flusher's thread: what many append is written in one turn, and no caller is
 //! forgotten when it comes or goes.
 
 mod common;

@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn d3_frames_of_a_delivery_join_without_hole_or_repeat(
+    fn d3_v10_frames_of_a_delivery_join_without_hole_or_repeat_and_stay_within_credit(
         messages in any::messages(),
         bytes in 200..1000_usize,
         count in 1..10_u32,

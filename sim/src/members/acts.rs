@@ -78,7 +78,7 @@ impl World {
                 Err(gapless_broker::GroupError::System(error)) => {
                     self.troubled("a join", &error)?;
                 }
-                Err(error) => return broken(format!("nobody can join: {error}")),
+                Err(error) => return broken(format!("no member can join: {error}")),
             }
         }
         Ok(())
@@ -384,7 +384,7 @@ impl World {
         ensure(compacted.is_ok() || self.in_trouble(), || format!("no compaction: {compacted:?}"))
     }
 
-    /// Somebody drives dead letters again, or removes them: one, or all.
+    /// Dead letters are redriven or removed: one, or all.
     pub(super) fn end_letters(&mut self, redrive: bool) -> Checked {
         if self.may_block() {
             return Ok(());
@@ -428,7 +428,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody pauses the group, or lets it go on.
+    /// The group is paused, or resumed.
     pub(super) fn pause(&mut self, pause: bool) -> Checked {
         let is_paused = self.group()?.state == gapless_broker::GroupDoing::Paused;
         if self.may_block() || is_paused == pause {

@@ -119,7 +119,7 @@ impl World {
         self.open(Some(CrashKind::Process))
     }
 
-    /// Somebody notices sooner or later that nothing works any more.
+    /// Sooner or later it is noticed that nothing works any more.
     pub(super) fn settle_trouble(&mut self) -> Checked {
         if (self.is_down() || self.is_failed()) && self.random.chance(40) {
             let kind = self.crash_kind();

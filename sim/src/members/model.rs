@@ -2,7 +2,7 @@
 //!
 //! A state says of each message whether it is open, about to be buried, done, or a dead
 //! letter. Changes are made to it in the order in which they are written down. A crash keeps
-//! a beginning of them, with everything in it that was promised: which one, nobody is told,
+//! a beginning of them, with everything in it that was promised: which one is not known,
 //! so the model goes on with all of them, and everything that is seen rules some out. When
 //! none is left, something does not hold.
 
@@ -136,7 +136,7 @@ impl State {
         of_fate.map(|(number, _)| *number)
     }
 
-    /// Whether a message may be handed out now to somebody who holds these seqs.
+    /// Whether a message may be handed out now to a member that holds these seqs.
     pub(super) fn may_be_handed(
         &self,
         handed: &Handing,

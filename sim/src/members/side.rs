@@ -24,12 +24,12 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// The run ended: nobody is a member any more.
+    /// The run ended: it has no members any more.
     pub(super) fn clear(&mut self) {
         self.workers.clear();
     }
 
-    /// How often it was deleted while somebody held its messages.
+    /// How often it was deleted while a member held its messages.
     pub(super) fn deleted_under_leases(&self) -> u64 {
         self.deleted_under_leases
     }

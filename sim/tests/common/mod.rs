@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 /// Runs these seeds, some beside each other, and returns what all of them came to.
-pub fn run_all<T: Default + Send>(
+pub(crate) fn run_all<T: Default + Send>(
     seeds: impl Iterator<Item = u64> + Send,
     run: impl Fn(u64) -> Result<T, String> + Sync,
     add: impl Fn(&mut T, &T) + Sync,

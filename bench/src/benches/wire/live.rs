@@ -134,7 +134,7 @@ fn throughput(
         let readers: Vec<_> =
             followers.into_iter().map(|each| scope.spawn(move || read(each))).collect();
         let sent = flood(&mut publisher, &mut frames, IN_FLIGHT / batch, bound)?;
-        // Nobody knows how many there will be before they are out; the last frame tells.
+        // How many there will be is not known before they are out; the last frame tells.
         let published = (sent + 1) * batch as u64;
         wanted.store(published, Ordering::Release);
         let last = Bound { frames: 1, ..bound };

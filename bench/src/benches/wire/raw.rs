@@ -1,4 +1,4 @@
-//! What anybody could do: bytes over a socket, and nothing else.
+//! What any program could do: bytes over a socket, and nothing else.
 //!
 //! A connection begins with what it wants, as two numbers, and gets one byte when it has it.
 //! Each has a thread of its own that blocks: the shape with the fewest wake-ups.
@@ -104,7 +104,7 @@ fn one(mut stream: TcpStream, joined: &Joined) -> io::Result<()> {
     let Some(wish) = Wish::decode(wish) else { return Ok(()) };
     let mut all = joined.lock().unwrap_or_else(PoisonError::into_inner);
     let mut to = if wish == Wish::Relay { std::mem::take(&mut *all) } else { Vec::new() };
-    // Told while nobody can relay: who knows that it has joined is among them.
+    // Answered while no relay can begin: a client that knows it has joined is among them.
     stream.write_all(&[1])?;
     if wish == Wish::Join {
         all.push(stream);

@@ -16,7 +16,7 @@ use crate::error::{GroupError, begin_error};
 use crate::group::dead_letters::{PREFIX, dead_name};
 use crate::group::member::{Member, MemberHandle};
 use crate::group::unread::Unread;
-use crate::group::{GroupCell, GroupState, MemberState};
+use crate::group::{GroupState, LiveGroup, MemberState};
 use crate::topic::admin::{DELETION_BYTES_MAX, confirmed};
 use crate::topic::live_topic::lock;
 
@@ -70,7 +70,7 @@ impl Broker {
         let mut writer = OpWriter::default();
         writer.put(&op);
         let machine = Group::new(settings, floor, forgiven, id.0);
-        let group = Arc::new(GroupCell::new(id, name.clone(), machine, Position(0)));
+        let group = Arc::new(LiveGroup::new(id, name.clone(), machine, Position(0)));
         let registering = lock(&inner.registering);
         let ticket = {
             let mut state = group.lock();
@@ -161,7 +161,7 @@ impl Broker {
     /// All groups, by name.
     pub fn list_groups(&self) -> Vec<GroupInfo> {
         let groups = self.inner.groups.all();
-        let info = |group: &Arc<GroupCell>| {
+        let info = |group: &Arc<LiveGroup>| {
             self.inner.settle_letters(group);
             self.inner.group_info(group)
         };
@@ -284,14 +284,14 @@ fn wake_members(state: &mut GroupState) {
 }
 
 impl Inner {
-    pub(crate) fn group(&self, name: &TopicName) -> Result<Arc<GroupCell>, GroupError> {
+    pub(crate) fn group(&self, name: &TopicName) -> Result<Arc<LiveGroup>, GroupError> {
         self.groups.find(name).ok_or_else(|| GroupError::Unknown(name.clone()))
     }
 
     /// Makes a change that is flushed before the call returns.
     pub(crate) fn change_group(
         &self,
-        group: &Arc<GroupCell>,
+        group: &Arc<LiveGroup>,
         input: Input<'_>,
     ) -> Result<(), GroupError> {
         let ticket = {
@@ -357,7 +357,7 @@ impl Inner {
 
     /// Whether a group reads this topic.
     pub(crate) fn is_grouped(&self, name: &TopicName) -> bool {
-        let reads = |group: &Arc<GroupCell>| group.lock().machine.settings().source.matches(name);
+        let reads = |group: &Arc<LiveGroup>| group.lock().machine.settings().source.matches(name);
         self.groups.all().iter().any(reads)
     }
 }

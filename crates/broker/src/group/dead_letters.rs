@@ -19,7 +19,7 @@ use gapless_core::{
 
 use crate::broker::{Broker, Inner};
 use crate::error::GroupError;
-use crate::group::GroupCell;
+use crate::group::LiveGroup;
 use crate::publish::commit::Prepared;
 use crate::publish::{Atomic, GroupPart, Publishing};
 use crate::topic::live_topic::{LiveTopic, lock};
@@ -214,7 +214,7 @@ impl Inner {
     pub(crate) fn group_with_letters(
         &self,
         name: &TopicName,
-    ) -> Result<Arc<GroupCell>, GroupError> {
+    ) -> Result<Arc<LiveGroup>, GroupError> {
         let group = self.group(name)?;
         self.settle_letters(&group);
         Ok(group)
@@ -222,7 +222,7 @@ impl Inner {
 
     /// Blocks until the timers have buried what is to be buried, but not for ever: while the
     /// disk is full nothing is. Without threads this one has to take their turn.
-    pub(crate) fn settle_letters(&self, group: &Arc<GroupCell>) {
+    pub(crate) fn settle_letters(&self, group: &Arc<LiveGroup>) {
         let is_dying = || group.lock().machine.counts().dying > 0;
         if is_dying() && !self.timers.take_one(BURIAL_WAIT_MAX) {
             self.bury_all(group, self.clock.now());
@@ -237,7 +237,7 @@ impl Inner {
     }
 
     /// Buries what waits for it in a group.
-    pub(crate) fn bury_all(&self, group: &Arc<GroupCell>, now: Timestamp) {
+    pub(crate) fn bury_all(&self, group: &Arc<LiveGroup>, now: Timestamp) {
         loop {
             let dying = group.lock().machine.dying(AT_ONCE);
             if dying.is_empty() {
@@ -255,7 +255,7 @@ impl Inner {
         }
     }
 
-    fn bury(&self, group: &Arc<GroupCell>, dying: &[Dying]) -> Result<(), GroupError> {
+    fn bury(&self, group: &Arc<LiveGroup>, dying: &[Dying]) -> Result<(), GroupError> {
         // Nothing is awaited here: this thread also frees room while the disk is full.
         let letters = {
             let _one_at_a_time = lock(&self.admin);
@@ -310,7 +310,7 @@ impl Inner {
     /// the change was about may be over already: then nothing happens and there is `None`.
     fn commit_group(
         &self,
-        group: &Arc<GroupCell>,
+        group: &Arc<LiveGroup>,
         mut parts: Vec<Prepared>,
         part: GroupPart,
     ) -> Result<Option<Committing>, GroupError> {
@@ -330,7 +330,7 @@ impl Inner {
 
     pub(crate) fn find_letters(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         which: &LetterFilter,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, GroupError> {
@@ -360,7 +360,7 @@ impl Inner {
     /// Redrives some letters; returns how many.
     fn redrive_some(
         &self,
-        group: &Arc<GroupCell>,
+        group: &Arc<LiveGroup>,
         which: &LetterFilter,
         limit: usize,
     ) -> Result<Moved, GroupError> {
@@ -402,7 +402,7 @@ impl Inner {
     /// `None` when one of them had ended: then nothing happens.
     fn end_letters(
         &self,
-        group: &Arc<GroupCell>,
+        group: &Arc<LiveGroup>,
         letters: &[DeadLetter],
         parts: Vec<Prepared>,
     ) -> Result<Option<Committing>, GroupError> {
@@ -423,7 +423,7 @@ impl Inner {
     }
 
     /// Carries on what was asked for at a rate.
-    pub(crate) fn redrive_due(&self, group: &Arc<GroupCell>, now: Timestamp) {
+    pub(crate) fn redrive_due(&self, group: &Arc<LiveGroup>, now: Timestamp) {
         let (which, count) = {
             let mut state = group.lock();
             let Some(Redrive { which, rate }) = state.machine.redrive().cloned() else { return };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use gapless_core::{Timestamp, TopicId, TopicName};
 
-use crate::group::GroupCell;
+use crate::group::LiveGroup;
 use crate::topic::live_topic::lock;
 
 /// All groups of a broker.
@@ -18,8 +18,8 @@ pub(crate) struct Groups {
 
 #[derive(Default)]
 struct Maps {
-    by_name: BTreeMap<TopicName, Arc<GroupCell>>,
-    by_id: BTreeMap<TopicId, Arc<GroupCell>>,
+    by_name: BTreeMap<TopicName, Arc<LiveGroup>>,
+    by_id: BTreeMap<TopicId, Arc<LiveGroup>>,
 }
 
 impl Groups {
@@ -31,11 +31,11 @@ impl Groups {
         with(&mut self.maps.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<GroupCell>> {
+    pub(crate) fn find(&self, name: &TopicName) -> Option<Arc<LiveGroup>> {
         self.read(|maps| maps.by_name.get(name).cloned())
     }
 
-    pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<GroupCell>> {
+    pub(crate) fn by_id(&self, id: TopicId) -> Option<Arc<LiveGroup>> {
         self.read(|maps| maps.by_id.get(&id).cloned())
     }
 
@@ -44,13 +44,13 @@ impl Groups {
     }
 
     /// All groups, by name.
-    pub(crate) fn all(&self) -> Vec<Arc<GroupCell>> {
+    pub(crate) fn all(&self) -> Vec<Arc<LiveGroup>> {
         self.read(|maps| maps.by_name.values().cloned().collect())
     }
 
     /// Adds a group. A name belongs to the group of the highest number: a replay may come to one
     /// that was deleted, and has to delete it again, when the next of that name is there.
-    pub(crate) fn insert(&self, group: Arc<GroupCell>) {
+    pub(crate) fn insert(&self, group: Arc<LiveGroup>) {
         self.write(|maps| {
             if maps.by_name.get(&group.name).is_none_or(|each| each.id <= group.id) {
                 maps.by_name.insert(group.name.clone(), Arc::clone(&group));
@@ -59,7 +59,7 @@ impl Groups {
         });
     }
 
-    pub(crate) fn remove(&self, group: &GroupCell) {
+    pub(crate) fn remove(&self, group: &LiveGroup) {
         self.write(|maps| {
             maps.by_id.remove(&group.id);
             if maps.by_name.get(&group.name).is_some_and(|each| each.id == group.id) {
@@ -78,7 +78,7 @@ impl Groups {
     }
 
     /// Takes the groups that have something to do now.
-    pub(crate) fn take_due(&self, now: Timestamp) -> Vec<Arc<GroupCell>> {
+    pub(crate) fn take_due(&self, now: Timestamp) -> Vec<Arc<LiveGroup>> {
         let mut deadlines = lock(&self.deadlines);
         let later =
             deadlines.split_off(&(now.after(std::time::Duration::from_millis(1)), TopicId(0)));
@@ -100,13 +100,13 @@ mod tests {
             let name = TopicName::parse(&format!("g{number}")).unwrap();
             let settings = GroupSettings::new(Pattern::literal(&name));
             let machine = Group::new(settings, Position(0), Position(0), number);
-            let group = GroupCell::new(TopicId(number), name, machine, Position(0));
+            let group = LiveGroup::new(TopicId(number), name, machine, Position(0));
             groups.insert(Arc::new(group));
         }
         groups
     }
 
-    fn names(groups: &[Arc<GroupCell>]) -> Vec<&str> {
+    fn names(groups: &[Arc<LiveGroup>]) -> Vec<&str> {
         groups.iter().map(|group| group.name.as_str()).collect()
     }
 

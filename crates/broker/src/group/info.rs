@@ -10,7 +10,7 @@ use gapless_journal::ReadError;
 
 use crate::broker::Inner;
 use crate::group::dead_letters::dead_name;
-use crate::group::{GroupCell, GroupState, notice};
+use crate::group::{GroupState, LiveGroup, notice};
 
 /// Topics whose lag is counted one by one; with more, it is an upper bound.
 const COUNTED_TOPICS_MAX: usize = 1000;
@@ -30,7 +30,7 @@ struct Unread {
 }
 
 impl Inner {
-    pub(crate) fn group_info(&self, group: &GroupCell) -> GroupInfo {
+    pub(crate) fn group_info(&self, group: &LiveGroup) -> GroupInfo {
         let now = self.clock.now();
         let (mut info, frontier) = {
             let state = group.lock();
@@ -88,7 +88,7 @@ impl Inner {
     }
 
     /// Dead letters of a group that were neither redriven nor removed.
-    pub(crate) fn letters(&self, group: &GroupCell) -> u64 {
+    pub(crate) fn letters(&self, group: &LiveGroup) -> u64 {
         let Some(cell) = self.topics.find(&dead_name(&group.name)) else { return 0 };
         let (first, next) = {
             let state = cell.lock();
@@ -102,7 +102,7 @@ impl Inner {
     }
 }
 
-fn describe(group: &GroupCell, state: &GroupState) -> GroupInfo {
+fn describe(group: &LiveGroup, state: &GroupState) -> GroupInfo {
     let machine: &Group = &state.machine;
     let doing = match (machine.stopped(), machine.is_paused()) {
         (Some(stop), _) => GroupDoing::Stopped(notice(stop)),

@@ -24,7 +24,7 @@ use gapless_journal::{Pending, ReadError, Ticket};
 use crate::broker::{Inner, Owner};
 use crate::error::{FollowError, MemberError, unconfirmed};
 use crate::group::reread::Reread;
-use crate::group::{GroupCell, GroupState, Notice, Stepped};
+use crate::group::{GroupState, LiveGroup, Notice, Stepped};
 use crate::publish::poll_ticket;
 use crate::read::delivery::Messages;
 
@@ -170,7 +170,7 @@ impl Future for Acking {
 #[derive(Clone)]
 pub struct MemberHandle {
     pub(crate) inner: Arc<Owner>,
-    pub(crate) group: Arc<GroupCell>,
+    pub(crate) group: Arc<LiveGroup>,
     pub(crate) id: MemberId,
 }
 

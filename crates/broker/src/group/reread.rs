@@ -18,7 +18,7 @@ use gapless_journal::{Pending, ReadError};
 
 use crate::broker::Inner;
 use crate::group::read_ahead::last_seq;
-use crate::group::{GroupCell, GroupState};
+use crate::group::{GroupState, LiveGroup};
 use crate::topic::live_topic::{LiveTopic, headers, lock};
 
 /// Bytes read in one go, at most.
@@ -68,7 +68,7 @@ impl Inner {
     /// Brings the first message of a grant, which is in none of the group's buffers, into them.
     pub(crate) fn poll_reread(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         state: &mut GroupState,
         grant: &Granted,
         (member, context): (MemberId, &mut Context<'_>),

@@ -24,7 +24,7 @@ use gapless_journal::layout::Folder;
 use gapless_journal::{ItemWriter, Lsn, OpenError, Policy, Recover, State};
 
 use crate::broker::Inner;
-use crate::group::GroupCell;
+use crate::group::LiveGroup;
 use crate::group::groups::Groups;
 use crate::publish::delayed::{delayed_name, due_of};
 use crate::topic::live_topic::{LiveTopic, LiveTopicState, lock};
@@ -92,7 +92,7 @@ impl State for Inner {
 pub(crate) fn write_items(
     last_id: TopicId,
     topics: &[Arc<LiveTopic>],
-    groups: &[Arc<GroupCell>],
+    groups: &[Arc<LiveGroup>],
     cells: impl FnOnce() -> Cells,
     reused: impl FnOnce() -> ReusedNames,
     write: &mut ItemWriter<'_>,
@@ -384,7 +384,7 @@ impl Recovering {
             match (&group, op) {
                 (None, Op::Created { name, settings, floor, forgiven }) => {
                     let machine = Group::new(*settings, floor, forgiven, id.0);
-                    let new = Arc::new(GroupCell::new(id, name, machine, as_of));
+                    let new = Arc::new(LiveGroup::new(id, name, machine, as_of));
                     self.groups.insert(Arc::clone(&new));
                     self.unknown.remove(&id);
                     group = Some(new);

@@ -1,7 +1,7 @@
 //! Where one message is: kept or gone, and how far each group is with it.
 //!
 //! What is done leaves no trace in a group but its place, so that an ack and a message before the
-//! group's beginning are told alike; a dead letter is found among the letters that are kept.
+//! group's beginning look the same; a dead letter is found among the letters that are kept.
 
 use gapless_core::group::{OpenMessage, OpenState};
 use gapless_core::{
@@ -11,7 +11,7 @@ use gapless_core::{
 
 use crate::broker::{Broker, Inner};
 use crate::error::{GroupError, TopicError};
-use crate::group::GroupCell;
+use crate::group::LiveGroup;
 use crate::group::dead_letters::LETTERS_MAX;
 use crate::topic::live_topic::LiveTopic;
 
@@ -139,7 +139,7 @@ impl Inner {
 
     fn group_fate(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         cell: &LiveTopic,
         seq: Seq,
         state: &MessageState,
@@ -187,7 +187,7 @@ impl Inner {
     /// The dead letter that a message became, if it is kept and among the first ones.
     fn letter_of(
         &self,
-        group: &GroupCell,
+        group: &LiveGroup,
         topic: &TopicName,
         seq: Seq,
     ) -> Result<Option<DeadLetter>, GroupError> {

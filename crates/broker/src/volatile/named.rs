@@ -22,7 +22,7 @@ use crate::volatile::report::Receipt;
 use crate::volatile::router::{Mail, Mailbox, Overflow, Taken};
 use crate::volatile::spread::Spread;
 
-/// Messages of one sender that a session lost, since it was last told.
+/// Messages of one sender that a session lost, since its last notice.
 #[derive(Debug)]
 pub(crate) struct Lost {
     from: Sender,

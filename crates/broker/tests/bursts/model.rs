@@ -258,10 +258,10 @@ impl Model {
             assert!(fits, "g{at} is paused: {paused:?}, not of {may_be:?}");
         }
         // What must never be redelivered, unless the group was reset since.
-        let anew = calls.iter().filter(|call| {
+        let recreated = calls.iter().filter(|call| {
             matches!(call.what, What::Reset { group } if group == at) && call.may_count()
         });
-        ends.extend(anew);
+        ends.extend(recreated);
         let last_end = ends.iter().map(|call| call.to).max();
         let history = &mut self.history[at];
         for call in calls {
@@ -291,7 +291,7 @@ impl Model {
     /// Nothing that was ended was handed out later.
     fn check_handed(&self, calls: &[Call]) {
         for group in 0..GROUPS {
-            let anew: Vec<&Call> = calls
+            let recreated: Vec<&Call> = calls
                 .iter()
                 .filter(|call| match call.what {
                     What::Reset { group: at } => at == group && call.may_count(),
@@ -319,7 +319,7 @@ impl Model {
                     continue;
                 }
                 for (from, to) in ended.get(&position).into_iter().flatten() {
-                    let again = anew.iter().any(|each| each.to > *from);
+                    let again = recreated.iter().any(|each| each.to > *from);
                     let wrong = call.from > *to && !again;
                     assert!(!wrong, "g{group} handed out {position} again: {call:?}");
                 }

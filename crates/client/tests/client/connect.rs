@@ -56,10 +56,10 @@ async fn the_hello_says_who_comes() {
 }
 
 #[tokio::test]
-async fn addresses_that_nobody_listens_at_are_passed_over() {
+async fn addresses_that_dead_listens_at_are_passed_over() {
     let server = Server::tcp().await;
-    let nobody = Server::tcp().await.address();
-    let addresses = [nobody, "unix:/nowhere/at/all.sock".to_owned(), server.address()];
+    let dead = Server::tcp().await.address();
+    let addresses = [dead, "unix:/nowhere/at/all.sock".to_owned(), server.address()];
     let options = ConnectOptions::new(addresses).backoff(FAST);
     let (client, _peer) = server.client_with(options).await;
     assert_eq!(*client.state().borrow(), State::Online);
@@ -67,9 +67,9 @@ async fn addresses_that_nobody_listens_at_are_passed_over() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_in_time() {
-    let nobody = Server::tcp().await.address();
+    let dead = Server::tcp().await.address();
     let limits = ClientLimits { connect_wait: BRIEF, ..ClientLimits::default() };
-    let options = ConnectOptions::new([nobody]).backoff(FAST).limits(limits);
+    let options = ConnectOptions::new([dead]).backoff(FAST).limits(limits);
     let failed = Client::connect(options).await.unwrap_err();
     let ConnectError::TimedOut { last: Some(last) } = failed else { panic!("{failed:?}") };
     assert!(last.contains("refused"), "{last}");

@@ -6,7 +6,7 @@
 //! by this program or by anything it uses, there would be two, and it would not compile.
 //!
 //! This file is the one place of the crate with `unsafe`, and exists for it: without `std`
-//! somebody must provide memory, an entry point and an end. The memory is an array that is
+//! it must provide memory, an entry point and an end. The memory is an array that is
 //! handed out from front to back and never taken back; the reasons stand at each block.
 #![no_std]
 #![no_main]
@@ -106,8 +106,8 @@ fn prove() -> Result<(), i32> {
     let message = Message::new("hello");
     let mut local = Local::new(LocalLimits::default());
 
-    let nobody = local.publish(now, &topic, &message);
-    ensure(nobody == PublishAck::Rejected(RejectReason::NoSubscribers), 3)?;
+    let alone = local.publish(now, &topic, &message);
+    ensure(alone == PublishAck::Rejected(RejectReason::NoSubscribers), 3)?;
     local.subscribe(ann, &pattern).map_err(|_| 4)?;
     let twice = local.subscribe(ann, &pattern);
     ensure(twice == Err(SubscribeError::AlreadySubscribed), 5)?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The version that is installed.
 const VERSION: &str = "moto[server]==5.2.5";
 /// Serves moto's application, one request at a time. Bodies are read before, so that a client that
-/// stands still holds nobody up.
+/// stands still holds no other up.
 const SERVER: &str = r#"
 import io, threading
 from moto.server import DomainDispatcherApplication, create_backend_app

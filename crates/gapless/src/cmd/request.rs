@@ -131,7 +131,7 @@ async fn answer_all(client: &Client, options: &ReplyOptions, out: &mut Output) -
             event = requests.next(), if left > 0 && answering.len() < ANSWERS_MAX => match event {
                 Some(Ok(Event::Messages(messages))) => {
                     for each in messages.iter() {
-                        // What is no request wants no answer.
+                        // A message that is not a request gets no answer.
                         let Some(to) = reply_to(&each.message) else { continue };
                         if left == 0 {
                             break;

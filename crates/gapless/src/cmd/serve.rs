@@ -1,4 +1,4 @@
-//! `gapless serve`: open the store and its listeners, until told to stop.
+//! `gapless serve`: open the store and its listeners, until it is asked to stop.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -235,7 +235,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
 /// Why serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// It was told to.
+    /// It was asked to.
     Stopped,
     /// Another server owns the store.
     Fenced,

@@ -3,7 +3,7 @@
 //!
 //! The rule: nothing is deleted, and what is damaged is put aside under another name. The
 //! manifest comes last, so a rebuild that does not end leaves the folder as hopeless as it was,
-//! and can be begun again. What no file holds any more is told, not guessed.
+//! and can be begun again. What no file holds any more is reported, not guessed.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Examining a log without changing it, and cutting it when told to.
+//! Examining a log without changing it, and cutting it on request.
 //!
 //! The doctor sees what opening would see, by the same code, and says it instead of
 //! acting on it. Its one repair is to forget everything from a frame on; it returns

@@ -91,6 +91,8 @@ pub(super) struct Room {
 #[derive(Debug)]
 struct Files {
     free: Vec<Arc<LogFile>>,
+    /// Free files that are not kept, until they are removed.
+    surplus: Vec<Arc<LogFile>>,
     /// For frames that free room.
     reserve: Option<Arc<LogFile>>,
     next_number: u64,
@@ -116,6 +118,7 @@ impl Room {
             options,
             files: Mutex::new(Files {
                 free,
+                surplus: Vec::new(),
                 reserve,
                 next_number: highest.unwrap_or(0) + 1,
                 count: u32::try_from(all.len()).unwrap_or(u32::MAX),
@@ -172,7 +175,8 @@ impl Room {
         self.make(self.bytes_for(bytes_min), &|| false)
     }
 
-    /// Takes back a file that holds nothing needed any more.
+    /// Takes back a file that holds nothing needed any more. One too many is removed by the next
+    /// preparation: that may take long, and appends wait for this.
     pub(super) fn give_back(&self, file: Arc<LogFile>) {
         let mut files = self.files();
         if files.reserve.is_none() && file.bytes == reserve_bytes(&self.options) {
@@ -182,13 +186,16 @@ impl Room {
         files.free.push(file);
         // The largest are kept: they last longest.
         files.free.sort_by_key(|file| std::cmp::Reverse(file.bytes));
-        self.drop_free(&mut files, FREE_FILES_MAX);
+        files.keep_free(FREE_FILES_MAX);
     }
 
-    /// Removes free files until at most `count` are left, in the order they stand.
-    fn drop_free(&self, files: &mut Files, count: usize) {
-        for (index, file) in std::mem::take(&mut files.free).into_iter().enumerate() {
-            if index >= count && self.fs.remove(&self.dir.join(file.name())).is_ok() {
+    /// Removes the files that are not kept; no lock is held meanwhile.
+    fn remove_surplus(&self) {
+        let surplus = std::mem::take(&mut self.files().surplus);
+        for file in surplus {
+            let is_removed = self.fs.remove(&self.dir.join(file.name())).is_ok();
+            let mut files = self.files();
+            if is_removed {
                 files.count -= 1;
             } else {
                 files.free.push(file);
@@ -335,6 +342,14 @@ impl Preparer {
     }
 }
 
+impl Files {
+    /// Keeps so many of the free files, in the order they stand.
+    fn keep_free(&mut self, count: usize) {
+        let kept = count.min(self.free.len());
+        self.surplus.extend(self.free.drain(kept..));
+    }
+}
+
 impl Prepare for Preparer {
     fn is_due(&self) -> bool {
         self.due.load(Ordering::Relaxed)
@@ -366,7 +381,9 @@ impl Prepare for Preparer {
         let Some(room) = self.room.upgrade() else { return };
         let mut files = room.files();
         files.free.sort_by_key(|file| file.bytes);
-        room.drop_free(&mut files, 1);
+        files.keep_free(1);
+        drop(files);
+        room.remove_surplus();
     }
 
     fn free_bytes(&self) -> u64 {
@@ -377,6 +394,7 @@ impl Prepare for Preparer {
 impl Room {
     /// Makes sure that there is a reserve and a free file.
     fn prepare(&self, keep_free: u64, stop: &dyn Fn() -> bool) -> io::Result<bool> {
+        self.remove_surplus();
         let mut made = false;
         if self.files().reserve.is_none() {
             let reserve = self.make(reserve_bytes(&self.options), stop)?;

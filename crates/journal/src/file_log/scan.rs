@@ -8,11 +8,11 @@
 //!   left over from a cut end or in a recycled file fail one of these for ever, so they
 //!   can never come back;
 //! - at the first lsn without such a frame, a header anywhere that says this lsn had been
-//!   flushed proves damage. Without one, what follows was never promised to anybody: it
+//!   flushed proves damage. Without one, what follows was never acknowledged: it
 //!   is a torn end.
 //!
 //! The last frame of all has no follower to vouch for it: if it is broken, that looks
-//! like a torn end, and is told as one.
+//! like a torn end, and is reported as one.
 //!
 //! Messages lie in the files too, so a client can put bytes at the beginning of a block that
 //! look like a frame. Three things keep them from being one: a frame that is whole is passed
@@ -86,7 +86,7 @@ impl Found {
     }
 }
 
-/// Something at the beginning of a block that is no frame of ours, though it looks like one.
+/// Something at the beginning of a block that is not a frame of ours, though it looks like one.
 #[derive(Debug)]
 struct Stray {
     file: usize,

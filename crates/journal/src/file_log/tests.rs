@@ -194,6 +194,26 @@ fn files_are_recycled_and_their_old_frames_never_replayed() {
 }
 
 #[test]
+fn trimming_removes_no_file_and_the_next_preparation_does() {
+    let fs = FaultyFs::new(1);
+    let mut taken = take_over(&fs, 1).expect("new log");
+    let preparer = taken.writer.preparer().expect("files are prepared");
+    for _ in 0..100 {
+        append(&mut *taken.writer, "x");
+    }
+    taken.writer.flush().expect("flush");
+    let before = fs.files().len();
+    taken.writer.trim(Lsn(100)).expect("trim");
+    // Appends wait for the writer, and so would wait for the file system here.
+    assert_eq!(fs.files().len(), before);
+    preparer.prepare(0).expect("prepare");
+    let left = fs.files().len();
+    assert!(left <= 12, "eight, one in use, a few, and the lock: {:?}", fs.files());
+    drop(taken);
+    assert_eq!(replayed(&fs, 100), "x");
+}
+
+#[test]
 fn opening_reads_only_files_that_can_hold_what_is_needed() {
     // Four frames in each of four files; i is the last one that is not needed. One more file
     // was made ahead, and one as the reserve.
@@ -203,7 +223,7 @@ fn opening_reads_only_files_that_can_hold_what_is_needed() {
     drop(taken);
     let before = fs.read_bytes();
     assert_eq!(replayed(&fs, 10), "jklmnop");
-    // The last frame is read once more: nobody knows that it was flushed.
+    // The last frame is read once more: it is not known that it was flushed.
     let heads = 6 * HEADER_BYTES as u64;
     assert_eq!(fs.read_bytes() - before, heads + 2 * 4 * BLOCK + BLOCK);
 }
@@ -211,7 +231,7 @@ fn opening_reads_only_files_that_can_hold_what_is_needed() {
 #[test]
 fn all_files_are_read_when_the_beginning_of_what_is_needed_is_not_sure() {
     // The frame before it is broken, its file begins with zeros, or that file is gone: what
-    // was flushed is found all the same, or the damage is told.
+    // was flushed is found all the same, or the damage is reported.
     let fs = log_of("abcdefghijklmnop");
     fs.flip_bit(&path(3), 100, 0);
     assert_eq!(replayed(&fs, 10), "jklmnop");
@@ -310,7 +330,7 @@ fn remains_are_dead_even_when_their_term_is_right() {
     let c = other.dump(&path(1)).expect("file")[2 * BLOCK as usize..3 * BLOCK as usize].to_vec();
     fs.overwrite(&path(1), 2 * BLOCK, &c);
     let refused = take_over(&fs, 1);
-    // It is not replayed. (It says nothing of frame 3, so it is no proof of damage.)
+    // It is not replayed. (It says nothing of frame 3, so it does not prove damage.)
     assert_eq!(letters(&mut refused.expect("take over")), "ab");
 }
 
@@ -406,7 +426,7 @@ fn failed_flush_poisons_the_writer_and_what_replay_shows_is_safe() {
         let trim = taken.writer.trim(Lsn(2));
         assert!(matches!(trim, Err(AppendError::Unknown(_))), "{trim:?}");
         drop(taken);
-        // The page cache still shows b, though the disk may not have it: whoever is shown
+        // The page cache still shows b, though the disk may not have it: a reader that is shown
         // it may act on it, so opening must have made it safe.
         assert_eq!(replayed(&fs, 1), "ab");
         fs.crash(CrashKind::Power);

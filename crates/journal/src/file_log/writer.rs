@@ -138,7 +138,7 @@ impl Writer {
 
     /// After a write for which there was no room: a part of the frame may be there, even
     /// all of it but the padding. It must not be found by the next one to open, also not
-    /// after a power loss, before anybody is told that nothing was appended.
+    /// after a power loss, before the answer is that nothing was appended.
     fn undo(&mut self, file: &LogFile) -> AppendError {
         let zeroed = file.file.write_all_at(&[zeros(BLOCK_BYTES)], self.offset);
         match zeroed.and_then(|()| file.sync()) {

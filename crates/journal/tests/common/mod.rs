@@ -298,13 +298,13 @@ impl Store {
     }
 
     pub fn close(self) {
-        let journal = Arc::into_inner(self.journal).expect("nobody else has it");
+        let journal = Arc::into_inner(self.journal).expect("it has one owner");
         journal.close().expect("closed");
     }
 
     /// Ends without a word, as a crash of the process does.
     pub fn abandon(self) {
-        Arc::into_inner(self.journal).expect("nobody else has it").abandon();
+        Arc::into_inner(self.journal).expect("it has one owner").abandon();
     }
 
     /// All messages of a topic from `from` on; every seq is accounted for, or it panics.

@@ -154,7 +154,7 @@ impl Memberships {
         self.all.clear();
     }
 
-    /// Does what a member says; `None` when it is no such verb, or one that is not answered.
+    /// Does what a member says; `None` when it is not such a verb, or one that is not answered.
     pub(crate) fn say(&mut self, verb: &Verb) -> Result<Option<Said>, ErrorAnswer> {
         let (acking, confirm) = match verb {
             Verb::GroupAck(asked) => {

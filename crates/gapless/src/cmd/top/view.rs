@@ -278,7 +278,7 @@ impl View {
             (Some(now), Tab::Clients) => now.clients.iter().map(|info| client(info, now)).collect(),
         };
         let wanted = self.filter.to_lowercase();
-        // Numbers have units, which are no names.
+        // Numbers have units, which are not names.
         let matches =
             |cell: &Cell| cell.number.is_none() && cell.text.to_lowercase().contains(&wanted);
         // What a client follows is in its detail; other details are sentences.

@@ -159,7 +159,7 @@ impl Life {
                 self.crash(kind);
             }
             Step::CrashOpening(nth, kind) => {
-                // Nobody hears of a flush by this one, so what is owed stays as it was.
+                // A flush by this one is not reported, so what is owed stays as it was.
                 self.fs.crash(CrashKind::Power);
                 self.fs.crash_after_writes(nth);
                 drop(self.log().take_over(floor(self.floor)).and_then(settled));

@@ -70,7 +70,7 @@ fn digits(text: &str) -> Option<&str> {
 fn refused(text: &str) -> Problem {
     let shown: String = text.chars().take(SHOWN_MAX).collect();
     let detail = format!(
-        "{shown:?} is no place to begin; use beginning, now, last-per-key, seq:42, \
+        "{shown:?} is not a place to begin; use beginning, now, last-per-key, seq:42, \
          time:2026-11-15T22:54:03Z, time:1763247243000 (ms), or a cursor"
     );
     Problem::bad_request(detail).with("parameter", "from")

@@ -39,7 +39,7 @@ impl Hosts {
         let wrong = [named, in_line].into_iter().flatten().find(|host| !self.has(host));
         let Some(host) = wrong else { return Ok(()) };
         let detail = format!(
-            "{:?} is no host name of this server: use its IP address or localhost, or add the \
+            "{:?} is not a host name of this server: use its IP address or localhost, or add the \
              name to http.hosts",
             plain(host)
         );

@@ -76,8 +76,9 @@ pub(crate) fn message(bytes: &Bytes, now: Timestamp) -> Result<(Message, Option<
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad_request("a message is a JSON object"));
     }
-    let incoming: Incoming<'_> = serde_json::from_slice(bytes)
-        .map_err(|why| Problem::bad_request(format!("this is no message: {}", in_words(&why))))?;
+    let incoming: Incoming<'_> = serde_json::from_slice(bytes).map_err(|why| {
+        Problem::bad_request(format!("this is not a valid message: {}", in_words(&why)))
+    })?;
     incoming.into_message(|part| bytes.slice_ref(part), now)
 }
 
@@ -123,7 +124,7 @@ impl Incoming<'_> {
 fn decoded(name: &str, text: Option<Text<'_>>) -> Result<Option<Bytes>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let decoded = STANDARD.decode(text.0.as_bytes()).map_err(|why| {
-        Problem::bad_request(format_args!("`{name}` is no base64 (RFC 4648, padded): {why}"))
+        Problem::bad_request(format_args!("`{name}` is not valid base64 (RFC 4648, padded): {why}"))
     });
     decoded.map(|bytes| Some(bytes.into()))
 }
