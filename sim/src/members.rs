@@ -6,7 +6,7 @@
 //! forgotten (it is with a member, waits for its next attempt, is to be handed out, or is a
 //! dead letter), a key goes in order and one at a time, an ordered group goes in order,
 //! attempts are counted, and an atomic step is there whole or not at all: each message has at
-//! most one output, however often it was tried, died and was driven again.
+//! most one output, however often it was tried, died and was redriven.
 //!
 //! `model` says what may be, `acts` is what members do, `side` is a second group that comes and
 //! goes under its members, `disk` breaks and reopens.

@@ -252,12 +252,15 @@ fn o3_the_beginning_of_a_topic_is_what_it_keeps_and_that_of_a_pattern_reports_wh
     let world = World::new(6);
     let broker = world.open();
     broker.create_topic(&name("t"), by_count(2)).unwrap();
-    (1..=5).for_each(|n| drop(text(&broker, "t", format!("{n}"))));
+    for n in 1..=5 {
+        text(&broker, "t", format!("{n}"));
+    }
     let alone = drain(&mut broker.subscribe(&pattern("t"), From::Beginning).unwrap());
     assert_eq!((gaps(&alone).len(), bodies(&alone)), (0, vec!["4".into(), "5".into()]));
     let among = drain(&mut broker.subscribe(&pattern("*"), From::Beginning).unwrap());
-    let told: Vec<_> = gaps(&among).iter().map(|gap| (gap.to, gap.reason)).collect();
-    assert_eq!(told, [(Some(Seq(3)), GapReason::Retention)]);
+    let told = gaps(&among);
+    assert!(told.iter().all(|gap| gap.reason == GapReason::Retention), "{told:?}");
+    assert_eq!(told.last().and_then(|gap| gap.to), Some(Seq(3)));
     assert_eq!(bodies(&among), ["4", "5"]);
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Failed {
 }
 
 /// What is written down in one go. Messages are told by their numbers, which stay when a
-/// dead letter is driven again and gets another seq.
+/// dead letter is redriven and gets another seq.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Publish(Vec<(u64, Option<u64>)>),

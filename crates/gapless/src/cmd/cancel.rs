@@ -11,7 +11,7 @@ use crate::remote::{asked, with_client};
 
 const EXAMPLES: &str = "\
 Examples:
-  gapless pub reminders 'call back' --delay 2h --json     tells the id: {\"scheduled\": 17, …}
+  gapless pub reminders 'call back' --delay 2h --json     prints the id: {\"scheduled\": 17, …}
   gapless cancel 17";
 
 /// Cancel a delayed message by the id that `pub` printed

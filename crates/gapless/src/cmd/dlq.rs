@@ -156,7 +156,7 @@ pub(crate) fn run(options: DlqOptions, global: &Global, out: &mut Output) -> Don
                 let value = json!({ "redriven": moved.count, "goes_on": moved.goes_on });
                 let text = if moved.goes_on {
                     format!(
-                        "they are driven again, over restarts too; gapless group show {group} tells \
+                        "they are redriven, over restarts too; gapless group show {group} shows \
                          how many are left"
                     )
                 } else if rate == Some(0) {

@@ -1,4 +1,4 @@
-//! `gapless request` and `gapless reply`: a question to those who follow a subject, and answers.
+//! `gapless request` and `gapless reply`: a question to the subscribers of a subject, and answers.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -35,7 +35,7 @@ Examples:
 It waits for the answer as long as --timeout says. Exit codes: 6 when there is no responder, and
 nothing is sent then; 1 when no answer came in time.";
 
-/// Send a request to those who follow a subject, and print the first answer
+/// Send a request to the subscribers of a subject, and print the first answer
 #[derive(Debug, Args)]
 #[command(after_help = REQUEST_EXAMPLES)]
 pub(crate) struct RequestOptions {
