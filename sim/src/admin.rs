@@ -263,6 +263,10 @@ impl World {
                 None => follower.is_resumed = true,
             }
             follower.last_position = saved.token.position.0;
+            if saved.token.position.0 == 0 {
+                // It is as at the beginning, though gaps ahead of it may have been reported.
+                follower.place.reused = self.now.names.clone();
+            }
         }
         follower.may_epoch = saved.crashes < self.crashes || is_foreign;
         follower.owed_epoch = saved.lost || is_foreign;

@@ -13,6 +13,8 @@ const FOUND: &[(u64, &str)] = &[
     (90_911, "a hole that reaches into memory, and retention by age"),
     (93_061, "a floor that a crash took back, and a token from before it"),
     (200_061, "a follower that begins at a time within a hole"),
+    (2_028_544, "a token of what a power loss took back, behind positions that a manifest counted"),
+    (2_029_052, "a notice of a reused name that came before messages of smaller positions"),
     (1_022_553, "a pattern did not report the floor of a topic whose deletion was not flushed yet"),
 ];
 

@@ -440,6 +440,29 @@ fn o6_a_live_follower_of_a_pattern_is_notified_between_the_two_topics() {
 }
 
 #[test]
+fn o6_a_notice_comes_after_what_was_written_before_the_creation_in_the_same_frame() {
+    let world = World::new(603);
+    let broker = world.open();
+    let memory = TopicSettings { durability: Some(Durability::Memory), ..TopicSettings::default() };
+    broker.create_topic(&name("t.a"), TopicSettings::default()).expect("created");
+    broker.create_topic(&name("t.b"), memory).expect("created");
+    texts(&broker, "t.a", 1..=1);
+    let mut follower = broker.subscribe(&pattern("t.*"), From::Beginning).unwrap();
+    assert_eq!(story(&drain(&mut follower)), ["1..1"]);
+    broker.delete_topic(&name("t.a")).expect("deleted");
+    assert_eq!(story(&drain(&mut follower)), [""; 0]);
+    // In memory only, until the creation flushes both.
+    texts(&broker, "t.b", 1..=3);
+    broker.create_topic(&name("t.a"), TopicSettings::default()).expect("created");
+    let first = now(&mut follower).expect("something came").expect("no trouble");
+    assert_eq!(story(std::slice::from_ref(&first)), ["1..3"]);
+    // A token covers what was handed out, and no more.
+    let mut resumed = broker.subscribe(&pattern("t.*"), From::Token(follower.token())).unwrap();
+    let notice = format!("deleted {:?}", name("t.a"));
+    assert_eq!(story(&drain(&mut resumed)), [notice]);
+}
+
+#[test]
 fn o6_a_topic_of_a_new_name_and_a_beginning_are_no_gap() {
     let world = World::new(602);
     let (broker, token) = created_again(&world, "t.a");

@@ -157,14 +157,17 @@ impl Journal {
             opened.checkpoint_restored = checkpoint.lost;
         }
         let segments = open_segments(&*blobs, found, &mut opened)?;
+        let mut openings = Openings::new(epoch, std::mem::take(&mut manifest.openings));
         let mut next = last.next();
         if !opened.clean {
             next = last.plus(JUMP_POSITIONS);
-            let jump = Jump { last, next };
+            // The manifest also counts positions that were given and not flushed yet; of those of this
+            // opening only what was replayed survived.
+            let base = openings.list().last().map_or(Position(0), |opening| opening.first.prev());
+            let jump = Jump { last: tail.last().max(base), next };
             manifest.note_jump(jump);
             opened.jump = Some(jump);
         }
-        let mut openings = Openings::new(epoch, std::mem::take(&mut manifest.openings));
         if !created {
             openings.begin(parts.new_epoch.opening(), next);
         }

@@ -353,14 +353,15 @@ impl PatternFollower {
             let (place, told) = (self.sweep.next().prev(), self.ready.len());
             self.tell_reused(inner, header.position.prev());
             let (Some(cell), Some(kept)) = (cell, kept) else {
-                if told < self.ready.len()
-                    && let Some(run) = run.take()
-                {
-                    self.ready.insert(told, run.finish(place, now));
-                }
                 let through = header.last_position();
                 self.tell_reused(inner, through);
                 self.step(now, None, Input::Passed { through });
+                if told < self.ready.len()
+                    && let Some(run) = run.take()
+                {
+                    // Before all notices of this entry: the token of one covers what is before it.
+                    self.ready.insert(told, run.finish(place, now));
+                }
                 continue;
             };
             let from =
