@@ -196,15 +196,18 @@ impl World {
             }
             (Some(key), From::Now) => {
                 place.next.insert(key, self.visible[&key] + 1);
+                place.came.insert(key, self.visible[&key]);
             }
             (None, From::Now) => {
                 let ends = self.visible.iter().map(|(key, visible)| (*key, visible + 1));
                 place.next.extend(ends);
+                place.came.clone_from(&self.visible);
             }
             _ => {}
         }
-        // What is there now was created before it began.
-        place.reused = self.now.names.clone();
+        // What is there now was created before it began, unless that was never confirmed.
+        let confirmed = |key: &TopicKey| self.topic_ids.values().any(|each| each == key);
+        place.reused.extend(self.now.names.clone().into_iter().filter(|(_, key)| confirmed(key)));
         place
     }
 

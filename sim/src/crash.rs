@@ -10,7 +10,7 @@ use gapless_core::{Durability, TopicName};
 use gapless_journal::faulty::{CrashKind, Times};
 
 use crate::checks::everything;
-use crate::model::{Commit, State};
+use crate::model::{Commit, State, TopicKey};
 use crate::world::{Checked, Saved, World, broken, ensure};
 
 /// How the last run ended, the worst first.
@@ -277,10 +277,15 @@ impl World {
             state.apply(&commit);
         }
         for saved in &mut self.saved {
+            let end = |key: &TopicKey| state.topics.get(key).map_or(1, |topic| topic.next());
+            // What was reported as gone, and is not there now, is not missed.
+            saved.place.came.retain(|key, came| {
+                saved.lost |= *came >= end(key);
+                *came = (*came).min(end(key) - 1);
+                state.topics.contains_key(key)
+            });
             saved.place.next.retain(|key, next| {
-                let end = state.topics.get(key).map_or(1, |topic| topic.next());
-                saved.lost |= *next > end;
-                *next = (*next).min(end);
+                *next = (*next).min(end(key));
                 state.topics.contains_key(key)
             });
         }

@@ -23,6 +23,9 @@ pub(crate) type Floors = BTreeMap<TopicKey, u64>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     pub next: BTreeMap<TopicKey, u64>,
+    /// The last seq of each topic that came, or that it began behind; not what was only reported
+    /// as gone.
+    pub came: BTreeMap<TopicKey, u64>,
     /// Where a crash has lowered a floor again, the floor: what lies between was told to be
     /// gone, perhaps, and is there again.
     pub doubt: BTreeMap<TopicKey, u64>,
@@ -294,6 +297,7 @@ impl World {
             )
         })?;
         follower.place.advance(key, to);
+        follower.place.came.insert(key, to);
         if to + 1 >= next {
             follower.begin = Begin::Exact;
         }
@@ -389,9 +393,7 @@ impl World {
                 return wrong("no other topic had this name");
             };
             let is_known = follower.place.reused.get(name).is_some_and(|told| told >= key);
-            // One whose creation was not confirmed may have been created later than it was asked for.
-            let is_confirmed = self.topic_ids.values().any(|each| each == key);
-            if is_known && is_confirmed && !follower.has_token {
+            if is_known && !follower.has_token {
                 return wrong("it was created before the follower began, or came twice");
             }
             follower.place.reused.insert(name.clone(), *key);
