@@ -43,16 +43,19 @@ test("dead letters are shown and driven again by a button", async ({ server, pag
   });
   await page.goto(`${server.url}/#/group/jobs`);
   const letters = page.getByRole("region", { name: "Dead letters" });
-  await letters.locator("tr[data-seq]").nth(2).waitFor();
-  const first = letters.locator("tr[data-seq]").first();
+  await letters.locator("li[data-seq]").nth(2).waitFor();
+  const first = letters.locator("li[data-seq]").first();
   // What was published, and what was said of it, is shown as text.
-  assert.match(await first.textContent(), /groups\.jobs, seq 1, key k.*<b>one<\/b>.*cannot be <read>/);
+  assert.match(await first.textContent(), /groups\.jobs, seq 1, key k.*cannot be <read>.*<b>one<\/b>/);
   await shot("dead-letters");
 
   await first.getByRole("button", { name: "Redrive" }).click();
   await letters.getByText("1 letter redriven.").waitFor();
-  await until("two are left", async () => (await letters.locator("tr[data-seq]").count()) === 2);
+  await until("two are left", async () => (await letters.locator("li[data-seq]").count()) === 2);
+  // Many at once are asked first.
   await letters.getByRole("button", { name: "Redrive all" }).click();
+  await page.getByRole("dialog", { name: "Redrive all dead letters of jobs?" }).getByText("2 messages").waitFor();
+  await page.getByRole("dialog").getByRole("button", { name: "Redrive all" }).click();
   await letters.getByText("There are none.").waitFor();
   const again = await fetched(server, "jobs", "member=m");
   assert.ok(again.messages.some((message) => message.text === "<b>one</b>"));

@@ -50,7 +50,7 @@ test("nothing is cut off at 375 and 768 px", async ({ server, page, shot }) => {
       "group/mailer-of-narrow-windows", "events"]) {
       await page.goto(`${server.url}/#/${view}`);
       await page.locator("main[data-ready]").waitFor();
-      if (view.startsWith("group/")) await page.locator("tr[data-seq]").nth(19).waitFor();
+      if (view.startsWith("group/")) await page.locator("li[data-seq]").nth(19).waitFor();
       await shot(`narrow-${width}-${view.split("/")[0] || "overview"}`);
       assert.deepEqual(await unreachable(page), [], `#/${view} at ${width} px`);
     }

@@ -122,7 +122,8 @@ impl Caller {
         }
     }
 
-    /// Whether it may use an area of the server: `server`, `clients`, `auth` or `cluster`.
+    /// Whether it may use an area of the server: `server`, `clients`, `clients.close`, `auth` or
+    /// `cluster`.
     ///
     /// # Errors
     /// When it may not.
@@ -187,6 +188,11 @@ impl Caller {
     /// Whether it has the right, without a word to the audit: for lists.
     pub fn sees(&self, right: Right, name: &TopicName) -> bool {
         self.who.everything || self.who.grants.decide(right, On::Name(name)).allowed
+    }
+
+    /// Whether there may be a name on which it has the right.
+    pub fn sees_somewhere(&self, right: Right) -> bool {
+        self.who.everything || self.who.grants.allows_somewhere(right)
     }
 
     /// The same for every name that a pattern matches.
@@ -265,6 +271,15 @@ impl Caller {
         let who = [("who", json!(self.name())), ("from", json!(self.from()))];
         let what = [("right", json!(right.name())), ("on", json!(on))];
         self.auth.audit(kind, &[who, what].concat());
+    }
+
+    /// Writes into the audit what this caller has changed, and of what.
+    pub fn audit_change(&self, what: &str, name: &str) {
+        let who = [("who", json!(self.name())), ("from", json!(self.from()))];
+        self.auth.audit(
+            "audit.changed",
+            &[who, [("what", json!(what)), ("name", json!(name))]].concat(),
+        );
     }
 
     /// Which rule decides, for people.

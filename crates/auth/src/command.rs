@@ -164,10 +164,7 @@ impl Caller {
         let audited = command.audited().map(|(what, name)| (what, name.to_owned()));
         let done = run(self.auth(), command)?;
         if let Some((what, name)) = audited {
-            let fields =
-                [("who", self.name()), ("from", self.from()), ("what", what), ("name", &name)];
-            let fields: Vec<_> = fields.iter().map(|(key, value)| (*key, json!(value))).collect();
-            self.auth().audit("audit.changed", &fields);
+            self.audit_change(what, &name);
         }
         Ok(done)
     }

@@ -23,6 +23,7 @@ use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
 use crate::error::{BrokerOpenError, CloseError, TopicError, unconfirmed};
 use crate::figures::counts::Gone;
 use crate::figures::metrics::Metrics;
+use crate::figures::totals::Flow;
 use crate::group::groups::Groups;
 use crate::keep::keeper;
 use crate::keep::recover::{Cells, Recovering, put_cell};
@@ -152,6 +153,7 @@ pub(crate) struct Inner {
     /// How many subscriptions are the server's own.
     pub(crate) listeners: AtomicUsize,
     pub(crate) gone: Gone,
+    pub(crate) flow: Flow,
     recovering: AtomicIsize,
     /// Topics are created and deleted one at a time.
     pub(crate) admin: Mutex<()>,
@@ -240,6 +242,7 @@ impl Broker {
             next_subscriber: AtomicU64::new(1),
             listeners: AtomicUsize::new(0),
             gone: Gone::default(),
+            flow: Flow::default(),
             recovering: AtomicIsize::new(0),
             admin: Mutex::new(()),
             changed: AtomicU64::new(0),

@@ -50,6 +50,7 @@ pub use error::{
 };
 pub use figures::counts::{DeliveryCounts, TopicCounts};
 pub use figures::metrics::ACK_SECONDS_BUCKETS;
+pub use figures::totals::{FlowCounts, GroupCounts};
 pub use gapless_core::StartFrom as From;
 pub use gapless_core::{DeadLetter, GroupTotals, LetterFilter, Token, TokenError};
 pub use gapless_core::{

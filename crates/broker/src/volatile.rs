@@ -123,6 +123,7 @@ impl Inner {
         let incoming = (records, Duration::ZERO);
         self.keep_volatile(cell, state, (incoming, first), bytes_max, report);
         self.metrics.published_messages.increment(u64::from(count));
+        self.flow.add_in(count, records.bytes.len());
         self.tell_accepted(&cell.name, first, count);
         Ok((Publishing::volatile(numbers, acks), admitted.is_some()))
     }
@@ -258,6 +259,7 @@ impl Inner {
             Seq(self.router.positions(records.count).0)
         };
         self.metrics.published_messages.increment(u64::from(records.count));
+        self.flow.add_in(records.count, records.bytes.len());
         self.tell_accepted(subject, first, records.count);
         let numbers = Numbers::fresh(first, records.count);
         Ok((Publishing::volatile(numbers, acks), admitted.is_some()))

@@ -7,9 +7,9 @@
 use bytes::Bytes;
 use gapless_core::{Delivered, Pattern, Position, Seq, TopicInfo, TopicName, TopicSettings};
 use gapless_protocol::{
-    Auth, CancelDelayed, CellRead, ClientList, Clients, Cluster, Explain, Found, Get, Ping, Read,
-    Stats, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList,
-    TopicPurge, Verb,
+    Auth, CancelDelayed, CellRead, ClientClose, ClientList, Clients, Cluster, Explain, Found, Get,
+    Ping, Read, Stats, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos,
+    TopicList, TopicPurge, Verb,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -181,6 +181,16 @@ impl Client {
     pub async fn clients(&self, after: u64, limit: u32) -> Result<ClientList, AskError> {
         let asked = Clients { after, limit };
         expected!(self.ask(asked.into(), Again::Yes).await?, Verb::ClientList(list) => list)
+    }
+
+    /// Ends the connection of the client that has this session. It is not asked again when the
+    /// connection is lost: the answer may have been the closing of this very client.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn close_client(&self, session: u64) -> Result<(), AskError> {
+        let asked = ClientClose { session };
+        expected!(self.ask(asked.into(), Again::No).await?, Verb::Done(_) => ())
     }
 
     /// Numbers about the server, as a JSON object.

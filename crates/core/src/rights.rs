@@ -273,6 +273,12 @@ impl Grants {
         &self.roles
     }
 
+    /// Whether there is anything on which a rule allows the right; a denial may take it back.
+    pub fn allows_somewhere(&self, right: Right) -> bool {
+        let mut rules = self.roles.iter().flat_map(|role| &role.rules);
+        rules.any(|rule| rule.effect == Effect::Allow && rule.rights.has(right))
+    }
+
     /// Decides, and says by which rule.
     pub fn decide(&self, right: Right, on: On<'_>) -> Decision<'_> {
         let mut allow = None;

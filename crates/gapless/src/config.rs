@@ -59,6 +59,8 @@ keys! {
     "http.drain_ms" = "5000", "how long requests get to finish at shutdown";
     "http.metrics_topics_max" = "1000", "most topics, and most groups, that /metrics shows one \
         by one";
+    "http.history_step_ms" = "10000", "how long a step of the page's charts takes, kept in memory whether \
+        or not a page is open; there are 360, so 10000 is an hour and 240000 a day";
     "http.hosts" = "", "host names that clients may use, with commas between, beside IP addresses, \
         localhost and the name in http.listen; * for all";
     "http.cors_origins" = "", "origins that browsers may call from, with commas between; * for all";

@@ -117,7 +117,7 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Clientx(options) => cmd::client::run_x(&options, global, out),
         Command::Cancel(options) => cmd::cancel::run(&options, global, out),
         Command::Cluster(options) => cmd::cluster::run(&options, global, out),
-        Command::Clients(_) => cmd::clients::run(global, out),
+        Command::Clients(options) => cmd::clients::run(&options, global, out),
         Command::Events(options) => cmd::events::run(&options, global, out),
         Command::Stats(options) => cmd::stats::run(&options, global, out),
         Command::Top(options) => cmd::top::run(&options, global, out),

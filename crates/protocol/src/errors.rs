@@ -125,6 +125,8 @@ errors! {
     240 QuotaExceeded DidNotHappen "the identity has used up a quota: the message says when to try again",
     241 TakenOver DidNotHappen "the identity subscribed again elsewhere, and that subscription goes on",
     242 AlreadySubscribed DidNotHappen "this connection follows that pattern under that identity already",
+    243 UnknownClient DidNotHappen "no client has this session: it has gone, or was never there",
+    244 ClosedByAdmin DidNotHappen "an administrator closed the connection of this client",
 
     300 BadRequest DidNotHappen "the request cannot be read: a parameter, a header or the body is wrong",
     301 NoSuchPath DidNotHappen "there is nothing at this path",

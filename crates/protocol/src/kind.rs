@@ -123,6 +123,8 @@ kinds! {
     56 Credit Client "Allows more to be sent to a subscription.",
     57 Ended Server "The server ended a subscription.",
 
+    60 ClientClose Client "Ends the connection of a client.",
+
     64 Get Client "Asks for the newest message of a key.",
     65 Read Client "Asks for the message of a seq.",
     66 Found Server "A message.",

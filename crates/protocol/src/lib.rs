@@ -71,9 +71,9 @@ pub use verbs::group_admin::{
     LettersMoved,
 };
 pub use verbs::lookup::{
-    Auth, AuthAnswer, CellRead, CellValue, ClientInfo, ClientList, ClientState, Clients, Cluster,
-    ClusterAnswer, Explain, Explained, FollowInfo, Found, Get, MembershipInfo, NotFound, Read,
-    Stats, StatsText,
+    Auth, AuthAnswer, CellRead, CellValue, ClientClose, ClientInfo, ClientList, ClientState,
+    Clients, Cluster, ClusterAnswer, Explain, Explained, FollowInfo, Found, Get, MembershipInfo,
+    NotFound, Read, Stats, StatsText,
 };
 pub use verbs::publish::{CancelDelayed, Cancelled, CellWrite, Commit, CommitPart, Publish};
 pub use verbs::session::{

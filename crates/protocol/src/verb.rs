@@ -313,6 +313,7 @@ verbs! {
     Gap follow::SubscriptionGap,
     Credit follow::Credit,
     Ended follow::Ended,
+    ClientClose lookup::ClientClose,
     Get lookup::Get,
     Read lookup::Read,
     Found lookup::Found,

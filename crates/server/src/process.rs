@@ -2,6 +2,7 @@
 //!
 //! What a system does not provide is `None`, and then it is not shown.
 
+use std::path::Path;
 use std::time::Duration;
 
 /// Processor time used so far, user and system.
@@ -28,6 +29,22 @@ pub(crate) fn open_files_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
+/// A disk, or what the system shows as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Disk {
+    /// Bytes that this process may still use.
+    pub(crate) free_bytes: u64,
+    /// All bytes of it.
+    pub(crate) size_bytes: u64,
+}
+
+/// The disk that a folder is on.
+pub(crate) fn disk(folder: &Path) -> Option<Disk> {
+    let found = rustix::fs::statvfs(folder).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Some(Disk { free_bytes: bytes(found.f_bavail), size_bytes: bytes(found.f_blocks) })
+}
+
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
@@ -41,5 +58,8 @@ mod tests {
         assert!(open_files().unwrap() >= files + more.len() / 2, "{files}");
         assert!(open_files_max().unwrap() > 0);
         assert!(cpu_time() > Duration::ZERO);
+        let disk = disk(Path::new("/")).unwrap();
+        assert!(disk.size_bytes >= disk.free_bytes && disk.size_bytes > 0, "{disk:?}");
+        assert_eq!(super::disk(Path::new("/no/such/folder")), None);
     }
 }

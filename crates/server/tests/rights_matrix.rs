@@ -94,6 +94,7 @@ const NO_RIGHT: &[(Kind, &str)] = &[
     (Kind::GroupList, "it shows what may be seen"),
     (Kind::JobCredit, "a worker's hello says what it takes"),
     (Kind::CancelDelayed, "has a test of its own: it needs what is waiting"),
+    (Kind::ClientClose, "has a test of its own: it needs another client"),
     (Kind::GroupStep, "has a test of its own: it needs a membership"),
 ];
 
@@ -144,6 +145,32 @@ fn f3_what_waits_for_its_time_is_cancelled_only_by_those_who_may_publish_it() {
     assert!(is_denied(&refused), "{refused:?}");
     let done = server.peer(&all).ask(verb);
     assert!(matches!(&done, Verb::Cancelled(it) if it.was_waiting), "{done:?}");
+}
+
+#[test]
+fn f3_a_client_is_closed_only_by_those_who_may() {
+    let server = Server::open();
+    let (none, all) = (server.token("none", &[]), server.token("all", EVERYTHING));
+    let (mut victim, mut admin) = (server.peer(&none), server.peer(&all));
+    let Verb::ClientList(list) = admin.ask(Clients { after: 0, limit: 9 }) else {
+        panic!("a list")
+    };
+    let session = list.clients[0].session;
+    // To see who is connected is not to close them.
+    let monitor = server.token("watcher", &["allow admin on server", "allow admin on clients"]);
+    for (token, right) in [(&none, "clients.close"), (&monitor, "clients.close")] {
+        let refused = server.peer(token).ask(ClientClose { session });
+        assert!(is_denied(&refused), "{refused:?}");
+        let close = Request::new("DELETE", &format!("/v1/clients/{session}"));
+        assert_eq!(server.send(token, close).problem(403, "NotAuthorised").json()["on"], right);
+    }
+    assert!(matches!(victim.ask(Ping { echo: "x".into() }), Verb::Pong(_)), "it is still there");
+    let done = admin.ask(ClientClose { session });
+    assert!(matches!(done, Verb::Done(_)), "{done:?}");
+    let last = victim.next();
+    assert!(matches!(&last, Verb::Error(error) if error.known() == Some(ErrorCode::ClosedByAdmin)));
+    let gone = admin.ask(ClientClose { session: 123_456_789 });
+    assert!(matches!(&gone, Verb::Error(error) if error.known() == Some(ErrorCode::UnknownClient)));
 }
 
 #[test]
@@ -257,6 +284,7 @@ fn requests() -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/v1/groups/g/dead-letters/redrive", nothing.clone()),
         ("DELETE", "/v1/groups/g", nothing.clone()),
         ("GET", "/v1/server", nothing.clone()),
+        ("GET", "/v1/state/history", nothing.clone()),
         ("GET", "/v1/cluster", nothing.clone()),
         ("POST", "/v1/cluster/leave", nothing.clone()),
         ("PUT", "/v1/stream/s", json!([])),
@@ -291,6 +319,7 @@ fn more_requests() -> Vec<(&'static str, &'static str, Value)> {
         ("GET", "/v1/topics/t/latest?key=k", Value::Null),
         ("GET", "/v1/topics/t/latest/body?key=k", Value::Null),
         ("POST", "/v1/request/t?timeout_ms=1", json!("x")),
+        ("DELETE", "/v1/clients/123456789", Value::Null),
         ("POST", "/v1/groups/g/reset?to=beginning", Value::Null),
         ("POST", "/v1/groups/g/ack", leases.clone()),
         ("POST", "/v1/groups/g/nack", leases.clone()),

@@ -28,6 +28,9 @@ pub struct TopicCounts {
     /// Bytes that became visible in it since the store was opened; what opening replayed is
     /// in it too, so differences are what counts.
     pub bytes_in: u64,
+    /// Messages handed to subscribers and members of groups since the store was opened; a message
+    /// that two of them were handed counts twice.
+    pub messages_out: u64,
 }
 
 /// What all subscribers were handed since the store was opened, those included that are gone.
@@ -66,6 +69,7 @@ impl Broker {
                 first: state.first(),
                 next: state.next(),
                 bytes_in: state.bytes_in,
+                messages_out: cell.messages_out.load(Ordering::Relaxed),
             }
         });
         counts.collect()

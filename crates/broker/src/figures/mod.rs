@@ -3,3 +3,4 @@
 pub(crate) mod counts;
 pub(crate) mod events;
 pub(crate) mod metrics;
+pub(crate) mod totals;

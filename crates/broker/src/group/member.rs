@@ -607,7 +607,8 @@ impl Member {
         let inner = Arc::clone(&self.handle.inner);
         let first = grants.first()?;
         let now = inner.clock.now();
-        let kept = inner.topics.by_id(first.topic).map(|cell| cell.lock().kept());
+        let cell = inner.topics.by_id(first.topic);
+        let kept = cell.as_ref().map(|cell| cell.lock().kept());
         let all_kept = |kept: &Kept| first.seq >= kept.first && kept.age.is_none();
         let mut leases = Vec::with_capacity(grants.len());
         // What is gone is the oldest of them.
@@ -642,6 +643,9 @@ impl Member {
         let messages = messages.beginning_at(from);
         let (attempt, deadline) = (first.lease.attempt, first.deadline);
         let term = inner.term();
+        let count = leases.iter().map(|lease| lease.count()).sum();
+        inner.flow.add_out(count);
+        cell.iter().for_each(|cell| cell.count_out(count));
         (!leases.is_empty()).then_some(Leased { messages, leases, attempt, deadline, term })
     }
 

@@ -372,6 +372,7 @@ impl Inner {
         }
         self.metrics.published_messages.increment(u64::from(records.count));
         self.metrics.published_bytes.increment(records.bytes.len() as u64);
+        self.flow.add_in(records.count, records.bytes.len());
         self.tell_accepted(&part.cell.name, first, records.count);
         position
     }

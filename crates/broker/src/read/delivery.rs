@@ -165,6 +165,18 @@ impl Messages {
         })
     }
 
+    /// The same as [`Messages::count`], from what their headers say where that is enough.
+    pub(crate) fn handed_out(&self) -> u64 {
+        match self.tally {
+            Some((tally, last_first))
+                if self.is_alive() && tally.is_within(self.from, self.to, last_first) =>
+            {
+                tally.messages
+            }
+            _ => self.count() as u64,
+        }
+    }
+
     /// How many messages there are.
     pub fn count(&self) -> usize {
         self.records().count()

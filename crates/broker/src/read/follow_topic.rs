@@ -88,6 +88,10 @@ impl TopicFollower {
         self.cell.lock().leave(shared.id);
     }
 
+    pub(crate) fn cell(&self) -> &LiveTopic {
+        &self.cell
+    }
+
     pub(crate) fn newest_only(&mut self, to: Seq) {
         self.newest_only_to = to;
     }

@@ -16,7 +16,7 @@ use gapless_core::{Pattern, Position, Token, TopicName};
 
 use crate::broker::{Inner, Owner};
 use crate::error::FollowError;
-use crate::read::delivery::Delivery;
+use crate::read::delivery::{Delivery, Messages};
 use crate::read::follow_pattern::PatternFollower;
 use crate::read::follow_topic::TopicFollower;
 use crate::volatile::named::NamedFollower;
@@ -247,6 +247,7 @@ impl Subscription {
                     self.inner.reports.followed(id, to, DeliveryStatus::Delivered);
                 }
                 self.shared.delivered_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.count_out(messages);
             }
             Delivery::Gap(gap) => {
                 metrics.gap(gap.reason);
@@ -262,6 +263,19 @@ impl Subscription {
                     ("reason", gap.reason.name().into()),
                 ];
                 self.inner.emit("delivery.gap", &fields);
+            }
+        }
+    }
+
+    /// Counts what was handed out, also at its topic if that has a place in memory.
+    fn count_out(&self, messages: &Messages) {
+        let count = messages.handed_out();
+        self.inner.flow.add_out(count);
+        match &self.follower {
+            Follower::Topic(follower) => follower.cell().count_out(count),
+            _ => {
+                let cell = self.inner.topics.find(messages.topic());
+                cell.iter().for_each(|cell| cell.count_out(count));
             }
         }
     }

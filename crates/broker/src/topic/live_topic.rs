@@ -31,6 +31,8 @@ pub(crate) struct LiveTopic {
     pub(crate) id: TopicId,
     pub(crate) name: TopicName,
     pub(crate) state: Mutex<LiveTopicState>,
+    /// Messages handed to subscribers and members of groups since the store was opened.
+    pub(crate) messages_out: AtomicU64,
     /// Where to leave a note when retention has work here.
     pub(crate) trims: Arc<Mutex<Vec<TopicId>>>,
 }
@@ -128,11 +130,16 @@ impl LiveTopic {
             deleted: false,
             gone: false,
         };
-        Self { id, name, state: Mutex::new(state), trims }
+        Self { id, name, state: Mutex::new(state), messages_out: AtomicU64::new(0), trims }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LiveTopicState> {
         lock(&self.state)
+    }
+
+    /// Counts messages that a subscriber or a member of a group was handed.
+    pub(crate) fn count_out(&self, messages: u64) {
+        self.messages_out.fetch_add(messages, Ordering::Relaxed);
     }
 }
 

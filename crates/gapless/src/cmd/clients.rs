@@ -1,14 +1,14 @@
-//! `gapless clients`: the connected clients, and where each stands.
+//! `gapless clients`: the connected clients, and where each stands; closing one.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use gapless_broker::{Clock, SystemClock};
-use gapless_client::ClientInfo;
+use gapless_client::{AskError, ClientInfo};
 use gapless_core::Timestamp;
-use gapless_protocol::{MembershipInfo, Place};
+use gapless_protocol::{ErrorCode, MembershipInfo, Place};
 use serde_json::{Value, json};
 
 use super::Global;
-use crate::exit::{Done, Exit};
+use crate::exit::{Done, Exit, Failure};
 use crate::output::{Output, Table, human_span};
 use crate::remote::{asked, with_client};
 use crate::show::readable;
@@ -16,6 +16,7 @@ use crate::show::readable;
 const EXAMPLES: &str = "\
 Examples:
   gapless clients
+  gapless clients close 17
   gapless clients --json | jq '.follows[] | select(.state == \"recovering\")'
 
 States: connected (follows nothing), recovering (reads history), online (live), offline; of
@@ -30,9 +31,56 @@ const PAGE: u32 = 500;
 /// Show who is connected, natively or over HTTP, what they follow, and where they stand
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ClientsOptions {}
+pub(crate) struct ClientsOptions {
+    #[command(subcommand)]
+    command: Option<ClientsCommand>,
+}
 
-pub(crate) fn run(global: &Global, out: &mut Output) -> Done {
+#[derive(Debug, Subcommand)]
+enum ClientsCommand {
+    /// Close clients: their connections end, and what members of groups held goes to others
+    #[command(after_help = CLOSE_EXAMPLES)]
+    Close {
+        /// Their sessions, as `gapless clients` shows them
+        #[arg(required = true, value_name = "SESSION")]
+        sessions: Vec<u64>,
+    },
+}
+
+const CLOSE_EXAMPLES: &str = "\
+Examples:
+  gapless clients close 17
+  gapless clients close 17 18 --json
+
+It needs the right admin on clients.close, and is audited. A client that reconnects by itself
+comes back; revoke its token to keep it out (gapless token revoke).";
+
+pub(crate) fn run(options: &ClientsOptions, global: &Global, out: &mut Output) -> Done {
+    match &options.command {
+        None => list(global, out),
+        Some(ClientsCommand::Close { sessions }) => close(sessions, global, out),
+    }
+}
+
+fn close(sessions: &[u64], global: &Global, out: &mut Output) -> Done {
+    with_client(global, out, async |client, out| {
+        for session in sessions {
+            match client.close_client(*session).await {
+                Ok(()) if out.json => out.json_line(&json!({ "closed": session }))?,
+                Ok(()) => out.line(format_args!("client {session} is closed"))?,
+                Err(AskError::Server(trouble))
+                    if trouble.known() == Some(ErrorCode::UnknownClient) =>
+                {
+                    return Err(Failure::not_found(trouble.message).code(trouble.code));
+                }
+                Err(error) => return Err(asked(client, error, None).await),
+            }
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+fn list(global: &Global, out: &mut Output) -> Done {
     with_client(global, out, async |client, out| {
         let mut all = Vec::new();
         let mut after = 0;

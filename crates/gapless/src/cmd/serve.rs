@@ -203,6 +203,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     auth_options(config)?;
     let tls = tls::server(config)?;
     (native.tls, http_options.tls) = (tls.clone(), tls.clone());
+    http_options.data = Some(config.text("data").into());
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // listener before it too, so that requests are answered that the store is being opened.
     recorder::begin()?;
@@ -624,6 +625,7 @@ fn http_options(config: &Config, memory: &Budget) -> Result<HttpOptions, ConfigE
         write_timeout: write_timeout(config)?,
         long_poll: Duration::from_millis(at_least(config, "http.long_poll_ms", 100)?),
         members_max: at_least(config, "http.members_max", 1)?,
+        history_step: Duration::from_millis(at_least(config, "http.history_step_ms", 100)?),
         member_idle: Duration::from_millis(at_least(config, "http.member_idle_ms", 100)?),
         drain: ms("http.drain_ms")?,
         metrics_topics_max: config.get("http.metrics_topics_max")?,

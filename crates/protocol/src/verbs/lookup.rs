@@ -175,6 +175,28 @@ impl Fields for CellValue {
     }
 }
 
+/// Ends the connection of a client. Answered by `Done` once it is told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientClose {
+    /// Its session, as [`ClientList`] shows it; not zero.
+    pub session: u64,
+}
+
+impl Fields for ClientClose {
+    fn take(subject: &str, payload: &mut Reader) -> Result<Self, VerbError> {
+        no_subject(subject)?;
+        Ok(Self { session: payload.u64("session")? })
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.session);
+    }
+
+    fn check(&self) -> Result<(), VerbError> {
+        ensure(self.session > 0, "session")
+    }
+}
+
 /// What a client or one of its subscriptions is doing (D5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -480,6 +480,7 @@ fn looking() -> impl Strategy<Value = Verb> {
             more
         }
         .into()),
+        (1..u64::MAX).prop_map(|session| ClientClose { session }.into()),
         Just(Stats.into()),
         "\\PC{0,60}".prop_map(|json| StatsText { json }.into()),
         "\\PC{0,60}".prop_map(|json| Auth { json }.into()),

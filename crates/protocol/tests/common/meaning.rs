@@ -107,6 +107,7 @@ pub(crate) fn of(verb: &Verb) -> Value {
         Verb::CellRead(v) => json!({ "name": hex(&v.name) }),
         Verb::CellValue(v) => json!({ "value": v.value.as_ref().map(|value| hex(value)) }),
         Verb::Clients(v) => json!({ "after": v.after, "limit": v.limit }),
+        Verb::ClientClose(v) => json!({ "session": v.session }),
         Verb::ClientList(v) => {
             json!({ "more": v.more, "clients": v.clients.iter().map(client).collect::<Vec<_>>() })
         }

@@ -461,6 +461,7 @@ fn looking() -> Vec<(&'static str, Verb)> {
         ("cell-value", CellValue { value: Some(Bytes::from_static(&[42, 0])) }.into()),
         ("cell-value-of-none", CellValue { value: None }.into()),
         ("clients", Clients { after: 0, limit: 100 }.into()),
+        ("client-close", ClientClose { session: 42 }.into()),
         ("client-list", ClientList { clients: vec![client.clone(), idle], more: false }.into()),
         ("client-list-of-members", ClientList { clients: vec![client, member], more: true }.into()),
         ("stats", Stats.into()),

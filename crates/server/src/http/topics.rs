@@ -5,6 +5,7 @@ pub(crate) mod lines;
 pub(crate) mod messages;
 pub(crate) mod range;
 pub(crate) mod request;
+pub(crate) mod search;
 pub(crate) mod source;
 
 use std::sync::Arc;

@@ -38,7 +38,7 @@ use crate::native::signals::Heard;
 use crate::session::numbered::Numbered;
 use crate::session::output::poll_write;
 use crate::session::ready::Ready;
-use crate::session::sessions::Session;
+use crate::session::sessions::{CLOSED_BY_ADMIN, Session};
 use crate::session::sockets::slow_reader_ended;
 use crate::session::stream::{STACK_BYTES, Stream};
 
@@ -253,6 +253,9 @@ impl Connection {
             awake.touch();
         }
         self.look_at_clock();
+        if self.session.is_closed() && self.stage != Stage::Ending {
+            self.end_with(ErrorCode::ClosedByAdmin, CLOSED_BY_ADMIN, Ids::NONE);
+        }
         let recovering = self.recovers.then(|| self.shared.broker.recovering());
         let share = self.shared.fairness.share(self.now, recovering);
         self.was_live = false;

@@ -94,9 +94,21 @@ pub(crate) fn answer(shared: &Shared, caller: &Caller, verb: Verb) -> Verb {
             Ok(status) => ClusterAnswer { json: status.to_string() }.into(),
             Err(why) => error(ErrorCode::BadPayload, &why).into(),
         },
+        Verb::ClientClose(asked) => close_client(shared, caller, asked.session),
         Verb::Stats(_) => StatsText { json: stats(shared).to_string() }.into(),
         other => group_requests::answer(shared, caller, other),
     }
+}
+
+fn close_client(shared: &Shared, caller: &Caller, session: u64) -> Verb {
+    let neighbours = shared.neighbours();
+    let mut all = std::iter::once(&shared.sessions).chain(&neighbours);
+    if !all.any(|sessions| sessions.close(session)) {
+        let why = format_args!("no client has session {session}");
+        return error(ErrorCode::UnknownClient, &why).into();
+    }
+    caller.audit_change("client closed", &session.to_string());
+    Done.into()
 }
 
 /// Whether the caller may take back a message: it may if it may publish to the topic.

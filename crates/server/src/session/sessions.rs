@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 
 use gapless_broker::{MemberHandle, MemberInfo};
 use gapless_core::{Timestamp, TopicName};
@@ -27,9 +28,14 @@ pub(crate) struct Session {
     pub(crate) follows: Mutex<Numbered<(u64, bool)>>,
     /// Its memberships of groups, by their number on the connection.
     members: Mutex<Numbered<MemberHandle>>,
-    /// Wakes the task of its connection; of native clients only.
+    /// Wakes the task of its connection.
     pub(crate) ready: Arc<Ready>,
+    /// Whether an administrator closed it.
+    closed: AtomicBool,
 }
+
+/// What a client is told that an administrator closed.
+pub(crate) const CLOSED_BY_ADMIN: &str = "an administrator closed this connection";
 
 /// A membership in the list, taken out when it is dropped.
 #[derive(Debug)]
@@ -45,6 +51,24 @@ impl Drop for Listed {
 }
 
 impl Session {
+    /// Tells its connection to end. That happens at the next turn of its task.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.ready.wake();
+    }
+
+    /// Whether it was told to end.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The same, with the task to wake when it is told later.
+    pub(crate) fn poll_closed(&self, context: &Context<'_>) -> bool {
+        // Before the look: what is told between the two wakes the task.
+        self.ready.take(context.waker());
+        self.is_closed()
+    }
+
     /// Notes how the client calls itself.
     pub(crate) fn rename(&self, name: String) {
         *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
@@ -85,12 +109,19 @@ impl Session {
 #[derive(Debug)]
 pub(crate) struct Seat {
     sessions: Sessions,
-    number: u64,
+    session: Arc<Session>,
+}
+
+impl Seat {
+    /// Whose place it is.
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.sessions.lock().remove(&self.number);
+        self.sessions.lock().remove(&self.session.number);
     }
 }
 
@@ -150,8 +181,8 @@ impl Sessions {
     pub(crate) fn new_session(&self, address: String, since: Timestamp) -> Arc<Session> {
         let number = self.inner.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let (name, follows, members) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (address, ready) = (address.into(), Arc::default());
-        Arc::new(Session { number, address, since, name, follows, members, ready })
+        let (address, ready, closed) = (address.into(), Arc::default(), AtomicBool::new(false));
+        Arc::new(Session { number, address, since, name, follows, members, ready, closed })
     }
 
     /// Puts a session of one subscription into the list, for as long as the seat is held.
@@ -162,9 +193,14 @@ impl Sessions {
 
     /// Puts a session into the list, for as long as the seat is held.
     pub(crate) fn sit(&self, session: Arc<Session>) -> Seat {
-        let number = session.number;
-        self.lock().insert(number, session);
-        Seat { sessions: self.clone(), number }
+        self.lock().insert(session.number, Arc::clone(&session));
+        Seat { sessions: self.clone(), session }
+    }
+
+    /// Tells the client of this session to end; `false` if there is none.
+    pub(crate) fn close(&self, number: u64) -> bool {
+        let session = self.lock().get(&number).cloned();
+        session.inspect(|session| session.close()).is_some()
     }
 
     /// How many there are.

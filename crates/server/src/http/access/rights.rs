@@ -57,6 +57,8 @@ pub(crate) const NEEDS: &[(&str, &str, Need)] = &[
     ("/v1/cluster", "GET", Area("server")),
     ("/v1/cluster/leave", "POST", Area("cluster")),
     ("/v1/state/live", "GET", Area("server")),
+    ("/v1/state/history", "GET", Area("server")),
+    ("/v1/clients/{session}", "DELETE", Area("clients.close")),
     ("/v1/auth/login", "POST", Nothing),
     ("/v1/auth/logout", "POST", Nothing),
     ("/v1/auth", "POST", Handler),

@@ -13,13 +13,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use gapless_broker::{Delivery, FollowError, GapNotice, Messages, Subscription};
 use gapless_core::{Batch, Epoch, Position, Seq, Token, TopicName};
+use gapless_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use crate::answers::follow_error;
 use crate::json::{self as shown, Shown};
 use gapless_auth::Held;
 
-use crate::session::sessions::Seat;
+use crate::session::sessions::{CLOSED_BY_ADMIN, Seat};
 
 /// One event of a follower.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(crate) enum Event<'a> {
     Live(Token),
     /// The end.
     Ended(&'a FollowError),
+    /// The end, because an administrator closed it.
+    Closed,
 }
 
 impl Event<'_> {
@@ -50,7 +53,7 @@ impl Event<'_> {
             Self::Live(_) => "live",
             Self::Ended(FollowError::Deleted(_)) => "deleted",
             // Not `error`, which is what a browser calls a lost connection.
-            Self::Ended(_) => "failed",
+            Self::Ended(_) | Self::Closed => "failed",
         }
     }
 
@@ -60,7 +63,7 @@ impl Event<'_> {
             Self::Message(message) => message.token,
             Self::Gap(_, token) | Self::Live(token) => Some(*token),
             Self::Skipped { token, .. } => *token,
-            Self::Recovering { .. } | Self::Ended(_) => None,
+            Self::Recovering { .. } | Self::Ended(_) | Self::Closed => None,
         }
     }
 
@@ -79,6 +82,9 @@ impl Event<'_> {
             Self::Ended(failed) => {
                 let answer = follow_error(failed);
                 json!({"code": answer.code, "detail": answer.message})
+            }
+            Self::Closed => {
+                json!({"code": ErrorCode::ClosedByAdmin.number(), "detail": CLOSED_BY_ADMIN})
             }
         }
     }
@@ -99,7 +105,7 @@ pub(crate) struct Events {
     rest: Option<Rest>,
     ended: bool,
     /// Its entry in the list of connected clients.
-    _seat: (Seat, Held),
+    seat: (Seat, Held),
 }
 
 /// Messages of one topic that are being handed out.
@@ -113,7 +119,7 @@ struct Rest {
 
 impl Events {
     pub(crate) fn new(subscription: Subscription, seat: (Seat, Held)) -> Self {
-        Self { subscription, rest: None, ended: false, _seat: seat }
+        Self { subscription, rest: None, ended: false, seat }
     }
 
     /// The place it begins at, before any event was handed out.
@@ -128,6 +134,11 @@ impl Events {
         take: &mut dyn FnMut(Event<'_>) -> bool,
     ) -> Poll<Asked> {
         let mut any = false;
+        if !self.ended && self.seat.0.session().poll_closed(context) {
+            (self.ended, self.rest) = (true, None);
+            take(Event::Closed);
+            return Poll::Ready(Asked::Some);
+        }
         loop {
             if let Some(rest) = &mut self.rest {
                 any = true;

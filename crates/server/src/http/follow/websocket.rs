@@ -38,6 +38,7 @@ use crate::http::follow::upgrade::{Socket, Upgrade};
 use crate::http::listener::server::Shared;
 use crate::http::values::problem::Problem;
 use crate::json::long_body::LongBody;
+use crate::session::sessions::CLOSED_BY_ADMIN;
 
 /// Bytes that are read at once: clients send pongs and a close.
 const READ_BYTES: usize = 1024;
@@ -201,6 +202,9 @@ impl Session {
             messages.push(Message::Frame(first));
             if let Event::Ended(failed) = &event {
                 end = Some((close_code_of(failed), failed.to_string()));
+            }
+            if let Event::Closed = &event {
+                end = Some((CloseCode::Policy, CLOSED_BY_ADMIN.to_owned()));
             }
             is_whole && bytes < most
         });

@@ -51,7 +51,7 @@ pub(super) struct Session {
     life: Mutex<Life>,
     ended: watch::Sender<bool>,
     /// Its place in the list of clients, while it lives.
-    _listed: (Listed, Seat),
+    listed: (Listed, Seat),
     /// Its place among the subscriptions of the identity that created it.
     _held: Held,
 }
@@ -106,6 +106,11 @@ impl Session {
     fn is_due(&self, now: Timestamp, idle: Duration) -> bool {
         let life = lock(&self.life);
         life.requests == 0 && now >= life.used.after(idle).max(life.leased)
+    }
+
+    /// Whether an administrator closed it.
+    fn is_closed(&self) -> bool {
+        self.listed.1.session().is_closed()
     }
 
     /// Ends the membership. Leaving does not count as a failed attempt.
@@ -171,7 +176,7 @@ impl Members {
             }),
             life: Mutex::default(),
             ended: watch::Sender::new(false),
-            _listed: listed,
+            listed,
             _held: held,
         });
         map.next += 1;
@@ -258,6 +263,9 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
         let (now, idle) = (shared.broker.now(), shared.options.member_idle);
         for session in shared.members.take(|session| session.is_due(now, idle)) {
             session.end(false).await;
+        }
+        for session in shared.members.take(Session::is_closed) {
+            session.end(true).await;
         }
     }
     for session in shared.members.take(|_| true) {

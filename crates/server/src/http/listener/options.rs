@@ -1,7 +1,9 @@
 //! Every maximum of the HTTP listener, with its unit and its reason.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::http::page::timeline;
 use crate::session::sockets::WRITE_TIMEOUT;
 use crate::{Budget, Connections, Tls};
 
@@ -41,6 +43,8 @@ pub struct HttpOptions {
     pub sample_interval: Duration,
     /// How long sampling goes on after the last one looked.
     pub sample_linger: Duration,
+    /// How long a step of the last hour takes, which is kept whether or not a page is open.
+    pub history_step: Duration,
     /// By what connections are encrypted; they are not without it.
     pub tls: Option<Tls>,
     /// Origins that browsers may call from: `*` for all, empty for none but our own page.
@@ -48,6 +52,8 @@ pub struct HttpOptions {
     /// Host names that clients may use beside IP addresses, `localhost` and the name that is
     /// listened on: `*` for all.
     pub hosts: Vec<String>,
+    /// The data folder, whose disk `/metrics` shows.
+    pub data: Option<PathBuf>,
 }
 
 impl Default for HttpOptions {
@@ -69,9 +75,11 @@ impl Default for HttpOptions {
             metrics_topics_max: 1000,
             sample_interval: Duration::from_secs(1),
             sample_linger: Duration::from_secs(30),
+            history_step: timeline::STEP,
             tls: None,
             cors_origins: Vec::new(),
             hosts: Vec::new(),
+            data: None,
         }
     }
 }

@@ -37,12 +37,12 @@ use crate::http::listener::outgoing::Outgoing;
 use crate::http::listener::socket::Socket;
 use crate::http::listener::wire::{self, Io, Wire};
 use crate::http::listener::{http2, origin};
-use crate::http::page::Sampler;
+use crate::http::page::{Sampler, Sources};
 use crate::http::topics::{atomic, messages, request, source};
 use crate::http::values::problem;
 use crate::http::values::problem::Problem;
 use crate::http::watch::{health, metrics};
-use crate::http::{durable, follow, groups, jobs, page, topics};
+use crate::http::{clients, durable, follow, groups, jobs, page, topics};
 use crate::native::NativeListener;
 use crate::session::sessions::{Counted, count_connections};
 use crate::session::sockets;
@@ -230,7 +230,12 @@ impl HttpListener {
             sessions,
             sampler: Sampler::new(
                 broker.clone(),
-                (listeners, self.outbox.take(), self.jobs.clone()),
+                Sources {
+                    listeners,
+                    outbox: self.outbox.take(),
+                    jobs: self.jobs.clone(),
+                    data: self.options.data.clone(),
+                },
                 &self.options,
                 self.closing.clone(),
             ),
@@ -313,6 +318,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(follow::routes())
         .merge(request::routes())
         .merge(groups::routes())
+        .merge(clients::routes())
         .merge(jobs::routes())
         .merge(health::routes())
         .merge(durable::routes())

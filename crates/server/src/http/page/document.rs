@@ -5,14 +5,16 @@
 
 use std::cmp::Reverse;
 
+use gapless_auth::Caller;
 use gapless_broker::{Broker, MemberInfo, SubscriberState};
-use gapless_core::{Timestamp, TopicName};
+use gapless_core::{Pattern, Timestamp, TopicName};
 use serde_json::{Map, Value, json};
 
 use crate::answers;
 use crate::cluster;
 use crate::http::page::clients::Client;
 use crate::http::page::groups;
+use crate::http::page::may;
 use crate::http::page::sampler::Sampler;
 use crate::http::page::sampling::{Point, Sampling, micros};
 use crate::http::page::topics::Topic;
@@ -23,15 +25,16 @@ pub(crate) fn document(
     broker: &Broker,
     sampler: &Sampler,
     opened: Timestamp,
-    view: &View,
+    (view, caller): (&View, &Caller),
 ) -> Map<String, Value> {
     let viewers = sampler.viewers();
     // Before anything is locked: it takes looks into topics.
-    let groups = groups::parts(broker, view);
+    let groups = groups::parts(broker, view, caller);
     let sampling = &mut *sampler.sampling();
     let mut parts = Map::new();
     parts.insert("tick".into(), sampling.tick.into());
     parts.insert("server".into(), server(broker, opened, viewers));
+    parts.insert("may".into(), may::server(caller));
     parts.extend(groups);
     if view.overview {
         parts.insert("totals".into(), totals(broker, sampling));
@@ -39,6 +42,7 @@ pub(crate) fn document(
         parts.insert("journal".into(), journal(sampling));
         parts.insert("flush".into(), flush(sampling));
         parts.insert("recovery".into(), recovery(sampling));
+        parts.insert("process".into(), sampling.process.shown());
     }
     if view.overview || view.jobs {
         parts.insert("history".into(), history(sampling));
@@ -48,8 +52,12 @@ pub(crate) fn document(
     }
     if let Some(name) = &view.topic {
         let topic = sampling.topics.find(name);
-        let topic = topic.map(|topic| topic_row(broker, sampling, topic));
-        parts.insert("topic".into(), topic.into());
+        let row = |topic: &Topic| {
+            let mut row = topic_row(broker, sampling, topic);
+            row["may"] = may::topic(caller, topic.name());
+            row
+        };
+        parts.insert("topic".into(), topic.map(row).into());
     }
     if view.clients {
         parts.insert("subscribers".into(), clients(broker, sampling, view));
@@ -87,6 +95,7 @@ fn totals(broker: &Broker, sampling: &Sampling) -> Value {
         "topics": sampling.topics.count(),
         "messages": messages,
         "bytes_in": bytes,
+        "messages_out": sampling.topics.messages_out(),
         "bytes_out": sampling.delivery.delivered_bytes,
         "position": broker.next_position().0.saturating_sub(1),
         "delayed": broker.delayed_len(),
@@ -101,6 +110,7 @@ fn totals(broker: &Broker, sampling: &Sampling) -> Value {
 fn rates(sampling: &Sampling) -> Value {
     json!({
         "messages_in": sampling.rate(|point| point.messages_in).map(rounded),
+        "messages_out": sampling.rate(|point| point.messages_out).map(rounded),
         "bytes_in": sampling.rate(|point| point.bytes_in).map(rounded),
         "bytes_out": sampling.rate(|point| point.bytes_out).map(rounded),
         "recovered_bytes": sampling.rate(|point| point.recovered_bytes).map(rounded),
@@ -149,13 +159,16 @@ fn history(sampling: &Sampling) -> Value {
     };
     let plain = |of: fn(&Point) -> Option<u64>| sampling.points.iter().map(of).collect::<Value>();
     let mut history = json!({
+        "end_ms": plain(|point| Some(point.end_ms)),
         "messages_in": per_second(|point| point.messages_in),
+        "messages_out": per_second(|point| point.messages_out),
         "bytes_in": per_second(|point| point.bytes_in),
         "bytes_out": per_second(|point| point.bytes_out),
         "recovered_bytes": per_second(|point| point.recovered_bytes),
         "flush_p50_us": plain(|point| point.flush_p50_us),
         "flush_p99_us": plain(|point| point.flush_p99_us),
         "recovering": plain(|point| Some(point.recovering as u64)),
+        "memory_bytes": plain(|point| point.memory_bytes),
     });
     for (name, points) in sampling.jobs.history() {
         history[name] = points;
@@ -172,8 +185,9 @@ fn topics(broker: &Broker, sampling: &Sampling, view: &View) -> Value {
     // A stable sort leaves equals in the order of names, so that lines do not jump about.
     match view.sort {
         Sort::Name => {}
-        Sort::Rate => found.sort_by_cached_key(|topic| tenths(rate(topic).0)),
-        Sort::Throughput => found.sort_by_cached_key(|topic| tenths(rate(topic).1)),
+        Sort::Rate => found.sort_by_cached_key(|topic| tenths(rate(topic)[0])),
+        Sort::Throughput => found.sort_by_cached_key(|topic| tenths(rate(topic)[1])),
+        Sort::Out => found.sort_by_cached_key(|topic| tenths(rate(topic)[2])),
         Sort::Size => found.sort_by_key(|topic| Reverse(topic.size())),
         Sort::Messages => found.sort_by_key(|topic| Reverse(topic.counts.next)),
     }
@@ -198,19 +212,26 @@ fn topic_row(broker: &Broker, sampling: &Sampling, topic: &Topic) -> Value {
         "first": topic.counts.first.0,
         "next": topic.counts.next.0,
         "bytes": size,
-        "messages_per_s": rates.map(|(messages, _)| rounded(messages)),
-        "bytes_per_s": rates.map(|(_, bytes)| rounded(bytes)),
+        "messages_per_s": rates.map(|[messages, ..]| rounded(messages)),
+        "bytes_per_s": rates.map(|[_, bytes, _]| rounded(bytes)),
+        "messages_out_per_s": rates.map(|[.., out]| rounded(out)),
+        "messages_out": topic.counts.messages_out,
         "recent": topic.recent().collect::<Vec<_>>(),
     })
 }
 
 fn clients(broker: &Broker, sampling: &Sampling, view: &View) -> Value {
+    let topic = view.topic.as_deref().map(TopicName::parse).transpose().ok().flatten();
+    let follows = |pattern: &str, name: &TopicName| {
+        pattern == name.as_str()
+            || Pattern::parse(pattern).is_ok_and(|pattern| pattern.matches(name))
+    };
     let is_wanted = |client: &&Client| {
         let pattern = client.subscriber.as_ref().map_or("", |each| each.pattern.as_str());
         let in_state = view.state.is_none_or(|state| state == client.state());
         in_state
-            && match &view.topic {
-                Some(topic) => pattern == topic,
+            && match &topic {
+                Some(topic) => follows(pattern, topic),
                 None => {
                     let at = client.connected.as_ref();
                     let (name, address) = at.map_or_else(Default::default, |at| {

@@ -1,8 +1,9 @@
 //! The page at `/`, and the state of the server that it shows.
 //!
 //! `GET /` answers people with the page and programs with the state as JSON; `/v1/state/live`
-//! is the same state as it changes. Both come from one [`sampler`], which works only while a page
-//! is open. The page's own files are in `files/` and are served as they are.
+//! is the same state as it changes; `/v1/state/history` is the last hour. All come from one
+//! [`sampler`], which while no page is open reads a few totals only. The page's own files are in
+//! `files/` and are served as they are.
 
 mod assets;
 mod clients;
@@ -11,9 +12,12 @@ mod document;
 mod events;
 mod groups;
 mod jobs;
+mod may;
+mod process;
 mod ring;
 mod sampler;
 mod sampling;
+pub(crate) mod timeline;
 mod topics;
 mod view;
 
@@ -21,13 +25,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Json as JsonAnswer, Router};
 use futures_util::stream::unfold;
 use gapless_auth::Caller;
 use gapless_protocol::ErrorCode;
@@ -38,11 +42,12 @@ use crate::http::follow::event_stream::stream_permit;
 use crate::http::listener::server::{Shared, blocking};
 use crate::http::page::document::document;
 use crate::http::page::view::{View, ViewQuery};
+use crate::http::values::params::Params;
 use crate::http::values::problem::Problem;
 
 use sampler::Viewer;
 
-pub(crate) use sampler::Sampler;
+pub(crate) use sampler::{Sampler, Sources};
 
 /// How soon a browser comes back when the stream broke.
 const RETRY: Duration = Duration::from_secs(1);
@@ -55,6 +60,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/page/{version}/{*name}", get(assets::file))
         .route("/favicon.ico", get(assets::icon))
         .route("/v1/state/live", get(live))
+        .route("/v1/state/history", get(history))
 }
 
 async fn home(
@@ -68,14 +74,15 @@ async fn home(
     }
     // The page itself shows nothing; what it shows needs a caller.
     let detail = "authentication is required: use a token, a certificate or a login";
-    let caller = caller.ok_or_else(|| Problem::new(ErrorCode::NotAuthenticated, detail))?;
+    let Extension(caller) =
+        caller.ok_or_else(|| Problem::new(ErrorCode::NotAuthenticated, detail))?;
     caller.may_area("server")?;
     let view = parse(query)?;
     shared.sampler.read_jobs().await;
     let parts = blocking(move || {
         let _viewer = shared.sampler.view();
         shared.sampler.glance();
-        render(&shared, &view)
+        render(&shared, &view, &caller)
     })
     .await?;
     let headers = [
@@ -86,14 +93,24 @@ async fn home(
     Ok((headers, Value::Object(parts).to_string()).into_response())
 }
 
+/// The last hour, in steps of ten seconds.
+async fn history(
+    State(shared): State<Arc<Shared>>,
+    params: Params,
+) -> Result<JsonAnswer<Value>, Problem> {
+    params.finish()?;
+    Ok(JsonAnswer(shared.sampler.history()))
+}
+
 async fn live(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     query: Result<Query<ViewQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let view = parse(query)?;
     let permit = stream_permit(&shared)?;
     let viewer = shared.sampler.view();
-    let watching = Watching { shared, view, viewer, known: None, _permit: permit };
+    let watching = Watching { shared, caller, view, viewer, known: None, _permit: permit };
     let changes = unfold(watching, |watching| async {
         let (event, watching) = watching.next().await?;
         Some((Ok::<_, Infallible>(event), watching))
@@ -104,6 +121,7 @@ async fn live(
 /// A viewer, and what it was sent last.
 struct Watching {
     shared: Arc<Shared>,
+    caller: Caller,
     view: View,
     viewer: Viewer,
     known: Option<Parts>,
@@ -121,6 +139,7 @@ impl Watching {
             }
         }
         let (shared, view) = (Arc::clone(&self.shared), self.view.clone());
+        let mut caller = self.caller.clone();
         let is_first = self.known.is_none();
         if is_first {
             shared.sampler.read_jobs().await;
@@ -129,7 +148,9 @@ impl Watching {
             if is_first {
                 shared.sampler.glance();
             }
-            render(&shared, &view)
+            // Rights may have changed; a caller whose proof is not good any more ends elsewhere.
+            let _ = caller.refresh();
+            render(&shared, &view, &caller)
         });
         let parts = rendered.await.ok()?;
         let event = match &self.known {
@@ -141,8 +162,8 @@ impl Watching {
     }
 }
 
-fn render(shared: &Shared, view: &View) -> Parts {
-    document(&shared.broker, &shared.sampler, shared.since, view)
+fn render(shared: &Shared, view: &View, caller: &Caller) -> Parts {
+    document(&shared.broker, &shared.sampler, shared.since, (view, caller))
 }
 
 fn text(parts: &Parts) -> String {

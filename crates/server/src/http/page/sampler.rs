@@ -1,9 +1,11 @@
-//! Samples the state of the server for all open pages, and only while one is open.
+//! Samples the state of the server for all open pages, and a few totals while none is open.
 //!
 //! However many pages are open, there is one sample per interval. Sampling may take at most
 //! a twentieth of one core: when there is so much to read that it takes long, it is done less
-//! often. When the last one has looked away for a while it stops and forgets.
+//! often. When the last one has looked away for a while it stops and forgets; only the steps of the
+//! last hour go on ([`timeline`](crate::http::page::timeline)), from totals.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,27 +16,34 @@ use tokio::sync::{Notify, watch};
 
 use crate::http::listener::options::HttpOptions;
 use crate::http::page::sampling::Sampling;
+use crate::http::page::timeline::Timeline;
 use crate::session::sessions::Sessions;
 
 /// A reading that took some time is followed by at least so many times as much without one.
 const REST: u32 = 20;
 
-/// What is looked at beside the broker: who is connected at each listener, the outbox and the jobs
-/// of this process.
-pub(crate) type Sources =
-    (Vec<(&'static str, Sessions)>, Option<watch::Receiver<Value>>, Option<Leader>);
+/// What is looked at beside the broker.
+pub(crate) struct Sources {
+    /// Who is connected at each listener.
+    pub(crate) listeners: Vec<(&'static str, Sessions)>,
+    /// How the outbox stands that this process moves, if it moves one.
+    pub(crate) outbox: Option<watch::Receiver<Value>>,
+    /// Who leads jobs here, if this process does.
+    pub(crate) jobs: Option<Leader>,
+    /// The data folder, for its disk.
+    pub(crate) data: Option<PathBuf>,
+}
 
 /// The one sampler of a listener.
 pub(crate) struct Sampler {
     broker: Broker,
-    listeners: Vec<(&'static str, Sessions)>,
-    /// How the outbox stands that this process moves, if it moves one.
-    outbox: Option<watch::Receiver<Value>>,
-    /// Who leads jobs here, if this process does.
-    jobs: Option<Leader>,
+    sources: Sources,
     interval: Duration,
     linger: Duration,
+    /// How long a step of the hour takes.
+    step: Duration,
     sampling: Mutex<Sampling>,
+    timeline: Mutex<Timeline>,
     looks: Mutex<Looks>,
     wake: Notify,
     /// The number of the last tick.
@@ -74,18 +83,18 @@ impl Drop for Viewer {
 impl Sampler {
     pub(crate) fn new(
         broker: Broker,
-        (listeners, outbox, jobs): Sources,
+        sources: Sources,
         options: &HttpOptions,
         closing: watch::Receiver<bool>,
     ) -> Arc<Self> {
         Arc::new(Self {
             broker,
-            listeners,
-            outbox,
-            jobs,
+            sources,
             interval: options.sample_interval,
             linger: options.sample_linger,
+            step: options.history_step,
             sampling: Mutex::default(),
+            timeline: Mutex::default(),
             looks: Mutex::default(),
             wake: Notify::new(),
             ticks: watch::Sender::new(0),
@@ -102,15 +111,29 @@ impl Sampler {
         self.sampling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The last hour, as JSON.
+    pub(crate) fn history(&self) -> Value {
+        Value::Object(self.timeline().shown(self.step))
+    }
+
+    fn timeline(&self) -> MutexGuard<'_, Timeline> {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The clients of each listener.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = &Sessions> {
+        self.sources.listeners.iter().map(|(_, sessions)| sessions)
+    }
+
     /// How the outbox stands; null without one.
     pub(crate) fn outbox(&self) -> Value {
-        self.outbox.as_ref().map_or(Value::Null, |state| state.borrow().clone())
+        self.sources.outbox.as_ref().map_or(Value::Null, |state| state.borrow().clone())
     }
 
     /// Reads how jobs stand. A leader that does not answer for an interval is not waited for: what
     /// was read before stays.
     pub(crate) async fn read_jobs(&self) {
-        let Some(leader) = &self.jobs else { return };
+        let Some(leader) = &self.sources.jobs else { return };
         if let Ok(Ok(overview)) = tokio::time::timeout(self.interval, leader.overview()).await {
             self.sampling().jobs.read(overview);
         }
@@ -134,7 +157,7 @@ impl Sampler {
         let mut sampling = self.sampling();
         let age = self.broker.monotonic().saturating_sub(sampling.read_at);
         if sampling.points.len() == 0 || age >= sampling.cost * REST {
-            sampling.read(&self.broker, &self.listeners);
+            sampling.read(&self.broker, &self.sources);
         }
     }
 
@@ -143,31 +166,50 @@ impl Sampler {
         self.wake.notify_one();
     }
 
-    /// Samples while the page is open somewhere, until the listener closes.
+    /// Samples until the listener closes: everything while a page is open, the steps of the hour
+    /// always.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut closing = self.closing.clone();
+        let mut step_due = Duration::ZERO;
         loop {
+            let is_looked_at = self.is_looked_at();
+            let rest = if is_looked_at {
+                self.read_jobs().await;
+                // A reading that panicked is tried again at the next tick.
+                let cost = self.blocking(Self::tick).await.unwrap_or(self.interval);
+                self.interval.max(cost * REST)
+            } else {
+                self.forget();
+                self.step
+            };
+            if self.broker.monotonic() >= step_due {
+                self.blocking(|sampler| sampler.timeline().step(&sampler.broker)).await;
+                step_due = self.broker.monotonic() + self.step;
+            }
+            let rest = rest.min(step_due.saturating_sub(self.broker.monotonic()));
             tokio::select! {
                 _ = closing.wait_for(|closing| *closing) => return,
-                () = self.wake.notified() => {}
+                () = tokio::time::sleep(rest) => {}
+                () = self.wake.notified(), if !is_looked_at => {}
             }
-            while self.is_looked_at() {
-                self.read_jobs().await;
-                let sampler = Arc::clone(&self);
-                let ticked = tokio::task::spawn_blocking(move || sampler.tick()).await;
-                // The runtime reports a panic in it; the next tick tries again.
-                let cost = ticked.unwrap_or(self.interval);
-                let rest = self.interval.max(cost * REST);
-                let closed = closing.wait_for(|closing| *closing);
-                if tokio::time::timeout(rest, closed).await.is_ok() {
-                    return;
-                }
-            }
-            let mut sampling = self.sampling();
-            // Under the lock: a viewer registers first and reads then.
-            if !self.is_looked_at() {
-                sampling.forget();
-            }
+        }
+    }
+
+    /// Runs what may block. The runtime reports a panic in it.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let sampler = Arc::clone(self);
+        tokio::task::spawn_blocking(move || work(&sampler)).await.ok()
+    }
+
+    /// Forgets what was sampled for viewers, since there are none.
+    fn forget(&self) {
+        let mut sampling = self.sampling();
+        // Under the lock: a viewer registers first and reads then.
+        if !self.is_looked_at() {
+            sampling.forget();
         }
     }
 
@@ -180,7 +222,7 @@ impl Sampler {
 
     fn tick(&self) -> Duration {
         let mut sampling = self.sampling();
-        sampling.tick(&self.broker, &self.listeners);
+        sampling.tick(&self.broker, &self.sources);
         let (tick, cost) = (sampling.tick, sampling.cost);
         drop(sampling);
         self.ticks.send_replace(tick);

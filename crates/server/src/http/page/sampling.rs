@@ -11,9 +11,10 @@ use gapless_broker::{Broker, DeliveryCounts, FlushTimes, JournalStats, Subscribe
 use crate::http::page::clients::Clients;
 use crate::http::page::events::Events;
 use crate::http::page::jobs::Jobs;
+use crate::http::page::process::Process;
 use crate::http::page::ring::Ring;
+use crate::http::page::sampler::Sources;
 use crate::http::page::topics::{RATE_POINTS, Topic, Topics};
-use crate::session::sessions::Sessions;
 
 /// Points of the charts: five minutes.
 pub(crate) const HISTORY_POINTS: usize = 300;
@@ -23,15 +24,19 @@ const FLUSH_POINTS: usize = 60;
 /// What happened between two ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Point {
+    /// When it ended, in ms since 1970.
+    pub(crate) end_ms: u64,
     pub(crate) seconds: f64,
     pub(crate) messages_in: u64,
     pub(crate) bytes_in: u64,
+    pub(crate) messages_out: u64,
     pub(crate) bytes_out: u64,
     pub(crate) recovered_bytes: u64,
     pub(crate) flushes: u64,
     pub(crate) flush_p50_us: Option<u64>,
     pub(crate) flush_p99_us: Option<u64>,
     pub(crate) recovering: usize,
+    pub(crate) memory_bytes: Option<u64>,
 }
 
 /// The last reading, and what came before it.
@@ -42,6 +47,7 @@ pub(crate) struct Sampling {
     pub(crate) jobs: Jobs,
     pub(crate) journal: JournalStats,
     pub(crate) delivery: DeliveryCounts,
+    pub(crate) process: Process,
     pub(crate) points: Ring<Point>,
     /// Flush times at the last ticks, so that a difference of two is a window.
     flushes: Ring<FlushTimes>,
@@ -65,6 +71,7 @@ impl Default for Sampling {
             jobs: Jobs::default(),
             journal: JournalStats::default(),
             delivery: DeliveryCounts::default(),
+            process: Process::default(),
             points: Ring::new(HISTORY_POINTS),
             flushes: Ring::new(FLUSH_POINTS + 1),
             flush_times: FlushTimes::default(),
@@ -79,28 +86,29 @@ impl Default for Sampling {
 
 impl Sampling {
     /// Brings everything up to date.
-    pub(crate) fn read(&mut self, broker: &Broker, listeners: &[(&'static str, Sessions)]) {
+    pub(crate) fn read(&mut self, broker: &Broker, sources: &Sources) {
         let began = broker.monotonic();
         self.topics.read(broker.topic_counts());
         self.events.read();
-        self.clients.read(broker.subscribers(), listeners, self.tick);
+        self.clients.read(broker.subscribers(), &sources.listeners, self.tick);
         self.journal = broker.journal_stats();
         self.delivery = broker.delivery_counts();
         self.flush_times = broker.flush_times();
+        self.process.read(sources.data.as_deref(), self.tick);
         self.read_at = broker.monotonic();
         self.cost = self.read_at.saturating_sub(began);
     }
 
     /// Brings everything up to date and ends an interval.
-    pub(crate) fn tick(&mut self, broker: &Broker, listeners: &[(&'static str, Sessions)]) {
+    pub(crate) fn tick(&mut self, broker: &Broker, sources: &Sources) {
         self.events.listen(broker);
-        self.read(broker, listeners);
+        self.read(broker, sources);
         self.tick += 1;
         let began = self.ticked_at.replace(self.read_at);
         if let Some(began) = began {
             self.topics.tick();
             let took = self.read_at.saturating_sub(began);
-            self.points.push(self.point(took));
+            self.points.push(self.point(broker.now().0, took));
             self.jobs.tick(took.as_secs_f64());
         }
         self.delivery_at_tick = self.delivery;
@@ -110,23 +118,26 @@ impl Sampling {
         self.cost += broker.monotonic().saturating_sub(began);
     }
 
-    fn point(&self, took: Duration) -> Point {
-        let (messages_in, bytes_in) = self.topics.came();
+    fn point(&self, end_ms: u64, took: Duration) -> Point {
+        let came = self.topics.came();
         let delivered = |counts: &DeliveryCounts| counts.delivered_bytes;
         let recovered = |counts: &DeliveryCounts| counts.recovered_bytes;
         let (now, then) = (&self.delivery, &self.delivery_at_tick);
         let last = self.flushes.newest(1).next();
         let flushed = last.map(|last| self.flush_times.since(last)).unwrap_or_default();
         Point {
+            end_ms,
             seconds: took.as_secs_f64(),
-            messages_in,
-            bytes_in,
+            messages_in: came.messages,
+            bytes_in: came.bytes,
+            messages_out: came.out,
             bytes_out: delivered(now).saturating_sub(delivered(then)),
             recovered_bytes: recovered(now).saturating_sub(recovered(then)),
             flushes: flushed.count(),
             flush_p50_us: flushed.quantile(0.5).map(micros),
             flush_p99_us: flushed.quantile(0.99).map(micros),
             recovering: self.clients.count(SubscriberState::Recovering),
+            memory_bytes: self.process.memory_bytes,
         }
     }
 
@@ -145,12 +156,14 @@ impl Sampling {
         (seconds > 0.0).then(|| sum as f64 / seconds)
     }
 
-    /// Messages and bytes per second of a topic; `None` while nothing was watched.
-    pub(crate) fn rates_of(&self, topic: &Topic) -> Option<(f64, f64)> {
+    /// Messages in, bytes in and messages out per second of a topic; `None` while nothing was
+    /// watched.
+    pub(crate) fn rates_of(&self, topic: &Topic) -> Option<[f64; 3]> {
         let points = if topic.has_series() { RATE_POINTS } else { 1 };
         let seconds: f64 = self.points.newest(points).map(|point| point.seconds).sum();
-        let (messages, bytes) = topic.lately(self.points.len());
-        (seconds > 0.0).then(|| (messages as f64 / seconds, bytes as f64 / seconds))
+        let lately = topic.lately(self.points.len());
+        let flow = [lately.messages, lately.bytes, lately.out];
+        (seconds > 0.0).then(|| flow.map(|number| number as f64 / seconds))
     }
 
     /// Forgets the samples, since there are no viewers any more.

@@ -27,18 +27,52 @@ const SIZE_TICKS: u64 = 60;
 pub(crate) struct Topic {
     pub(crate) counts: TopicCounts,
     /// How far it was at the last tick.
-    next_at_tick: u64,
-    bytes_at_tick: u64,
-    /// What came between the last two ticks.
-    last: (u64, u64),
+    at_tick: Flow,
+    /// What happened between the last two ticks.
+    last: Flow,
     series: Option<Box<Series>>,
     size: Option<Size>,
+}
+
+/// What came in and went out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// Messages handed to subscribers and members of groups.
+    pub(crate) out: u64,
+}
+
+impl Flow {
+    fn of(counts: &TopicCounts) -> Self {
+        Self { messages: counts.next.0, bytes: counts.bytes_in, out: counts.messages_out }
+    }
+
+    fn since(self, then: Self) -> Self {
+        Self {
+            messages: self.messages.saturating_sub(then.messages),
+            bytes: self.bytes.saturating_sub(then.bytes),
+            out: self.out.saturating_sub(then.out),
+        }
+    }
+
+    fn plus(self, more: Self) -> Self {
+        Self {
+            messages: self.messages + more.messages,
+            bytes: self.bytes + more.bytes,
+            out: self.out + more.out,
+        }
+    }
+
+    fn is_idle(self) -> bool {
+        self.messages == 0 && self.out == 0
+    }
 }
 
 #[derive(Debug)]
 struct Series {
     messages: Ring<u64>,
-    bytes: Ring<u64>,
+    lately: Ring<Flow>,
     idle: usize,
 }
 
@@ -54,9 +88,9 @@ struct Size {
 impl Topic {
     /// A topic that was created (`made`) since the last reading had nothing then.
     fn new(counts: TopicCounts, made: bool) -> Self {
-        let (next_at_tick, bytes_at_tick) =
-            if made { (1, 0) } else { (counts.next.0, counts.bytes_in) };
-        Self { counts, next_at_tick, bytes_at_tick, last: (0, 0), series: None, size: None }
+        let nothing = Flow { messages: 1, ..Flow::default() };
+        let at_tick = if made { nothing } else { Flow::of(&counts) };
+        Self { counts, at_tick, last: Flow::default(), series: None, size: None }
     }
 
     pub(crate) fn name(&self) -> &TopicName {
@@ -69,12 +103,12 @@ impl Topic {
         self.series.iter().flat_map(|series| series.messages.iter().copied())
     }
 
-    /// Messages and bytes of the last intervals, at most [`RATE_POINTS`] of them.
-    pub(crate) fn lately(&self, intervals: usize) -> (u64, u64) {
+    /// What happened in the last intervals, at most [`RATE_POINTS`] of them.
+    pub(crate) fn lately(&self, intervals: usize) -> Flow {
         match &self.series {
             Some(series) => {
-                let points = intervals.min(RATE_POINTS);
-                (series.messages.newest(points).sum(), series.bytes.newest(points).sum())
+                let points = series.lately.newest(intervals.min(RATE_POINTS));
+                points.fold(Flow::default(), |sum, each| sum.plus(*each))
             }
             None => self.last,
         }
@@ -106,18 +140,17 @@ impl Topic {
 
     /// Ends an interval. Gives whether it keeps a series.
     fn tick(&mut self, may_have_series: bool) -> bool {
-        let messages = self.counts.next.0.saturating_sub(self.next_at_tick);
-        let bytes = self.counts.bytes_in.saturating_sub(self.bytes_at_tick);
-        self.last = (messages, bytes);
-        (self.next_at_tick, self.bytes_at_tick) = (self.counts.next.0, self.counts.bytes_in);
-        if messages > 0 && self.series.is_none() && may_have_series {
-            let (messages, bytes) = (Ring::new(RECENT_POINTS), Ring::new(RATE_POINTS));
-            self.series = Some(Box::new(Series { messages, bytes, idle: 0 }));
+        let now = Flow::of(&self.counts);
+        self.last = now.since(self.at_tick);
+        self.at_tick = now;
+        if !self.last.is_idle() && self.series.is_none() && may_have_series {
+            let (messages, lately) = (Ring::new(RECENT_POINTS), Ring::new(RATE_POINTS));
+            self.series = Some(Box::new(Series { messages, lately, idle: 0 }));
         }
         if let Some(series) = &mut self.series {
-            series.messages.push(messages);
-            series.bytes.push(bytes);
-            series.idle = if messages == 0 { series.idle + 1 } else { 0 };
+            series.messages.push(self.last.messages);
+            series.lately.push(self.last);
+            series.idle = if self.last.is_idle() { series.idle + 1 } else { 0 };
             if series.idle >= RECENT_POINTS {
                 self.series = None;
             }
@@ -215,9 +248,13 @@ impl Topics {
         each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
     }
 
-    /// Messages and bytes that came between the last two ticks.
-    pub(crate) fn came(&self) -> (u64, u64) {
-        let each = self.all.iter().map(|topic| topic.last);
-        each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
+    /// Messages that were handed out since the store was opened.
+    pub(crate) fn messages_out(&self) -> u64 {
+        self.all.iter().map(|topic| topic.counts.messages_out).sum()
+    }
+
+    /// What happened between the last two ticks.
+    pub(crate) fn came(&self) -> Flow {
+        self.all.iter().fold(Flow::default(), |sum, topic| sum.plus(topic.last))
     }
 }

@@ -38,6 +38,8 @@ pub(crate) enum Sort {
     Rate,
     /// Most bytes per second first.
     Throughput,
+    /// Most messages handed out per second first.
+    Out,
     /// Largest first.
     Size,
     /// Most messages ever first.
@@ -178,9 +180,10 @@ fn sort(text: Option<&str>) -> Result<Sort, Problem> {
         None | Some("" | "name") => Ok(Sort::Name),
         Some("rate") => Ok(Sort::Rate),
         Some("throughput") => Ok(Sort::Throughput),
+        Some("out") => Ok(Sort::Out),
         Some("size") => Ok(Sort::Size),
         Some("messages") => Ok(Sort::Messages),
-        Some(other) => Err(bad("sort", other, "name, rate, throughput, size or messages")),
+        Some(other) => Err(bad("sort", other, "name, rate, throughput, out, size or messages")),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::http::follow::event_stream::stream_permit;
 use crate::http::follow::start;
 use crate::http::listener::server::{Shared, blocking};
 use crate::http::topics::TopicPath;
+use crate::http::topics::search::Search;
 use crate::http::values::params::Params;
 use crate::http::values::problem::Problem;
 use crate::json::{self as shown, Shown};
@@ -49,6 +50,7 @@ pub(crate) async fn read(
     let from = params.text("from")?.map_or(Ok(From::Beginning), |text| start::parse(&text))?;
     let to = params.number("to")?.map(Seq);
     let wait = params.number("wait_ms")?.map(Duration::from_millis);
+    let search = Search::parse(&mut params)?;
     let lines = match params.text("format")?.as_deref() {
         None => accepts_lines(&headers),
         Some("ndjson") => true,
@@ -60,7 +62,7 @@ pub(crate) async fn read(
     params.finish()?;
     let permit = stream_permit(&shared)?;
     let mut range = Range::open(&shared, topic, from, to, permit).await?;
-    range.left = limit;
+    (range.left, range.search) = (limit, search);
     if lines {
         return Ok(range.into_lines());
     }
@@ -83,6 +85,8 @@ struct Range {
     end: Seq,
     /// How many messages may still be shown.
     left: usize,
+    /// Which messages are shown; without it all are.
+    search: Option<Search>,
     /// Whether history is done: then what is not there at once is not in the range.
     live: bool,
     over: bool,
@@ -132,6 +136,7 @@ impl Range {
             topic,
             end,
             left: 0,
+            search: None,
             live: false,
             over,
             first: None,
@@ -205,7 +210,7 @@ impl Range {
         self.over |= next >= self.end;
     }
 
-    /// Appends messages until enough are shown; `between` goes before each but the first.
+    /// Appends messages until enough are shown, or looked at; `end` goes behind each.
     fn put(&mut self, messages: &Messages, out: &mut Vec<u8>, end: &[u8], bytes_max: usize) {
         let epoch = self.subscription.token().epoch;
         for each in messages.iter() {
@@ -213,11 +218,17 @@ impl Range {
                 self.account(messages.from(), self.end);
                 return;
             }
-            Shown::of(&self.topic, Some(epoch), &each).put(out);
-            out.extend_from_slice(end);
-            self.left -= 1;
             self.cursor = Token { epoch, position: each.position };
-            if self.left == 0 || out.len() >= bytes_max {
+            let is_shown = self.search.as_mut().is_none_or(|search| search.finds(&each.message));
+            if is_shown {
+                Shown::of(&self.topic, Some(epoch), &each).put(out);
+                out.extend_from_slice(end);
+                self.left -= 1;
+            }
+            // A stream of lines looks at everything, as fast as its reader takes it.
+            let is_bounded = bytes_max != usize::MAX;
+            let is_over = is_bounded && self.search.as_ref().is_some_and(Search::is_over);
+            if self.left == 0 || out.len() >= bytes_max || is_over {
                 self.left = 0;
                 return self.account(messages.from(), each.seq.next());
             }
@@ -232,13 +243,17 @@ impl Range {
     /// What a reader needs to go on.
     fn place(&self) -> Value {
         let next = self.next.map(|next| next.0);
-        json!({
+        let mut place = json!({
             "from": self.first.map(|first| first.0),
             "to": self.first.and(next).map(|next| next - 1),
             "next": next,
             "cursor": self.cursor.to_string(),
             "more": !self.over,
-        })
+        });
+        if let Some(search) = &self.search {
+            place["looked_at"] = search.looked_at.into();
+        }
+        place
     }
 
     async fn into_object(mut self) -> Result<Response, Problem> {

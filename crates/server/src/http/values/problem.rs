@@ -249,6 +249,7 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::UnknownSubscription
         | ErrorCode::UnknownGroup
         | ErrorCode::UnknownMember
+        | ErrorCode::UnknownClient
         | ErrorCode::NoSuchPath
         | ErrorCode::NoSuchMessage
         | ErrorCode::NoSuchJob => StatusCode::NOT_FOUND,
@@ -267,7 +268,8 @@ fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::JobRefused
         | ErrorCode::StaleAttempt
         | ErrorCode::TakenOver
-        | ErrorCode::AlreadySubscribed => StatusCode::CONFLICT,
+        | ErrorCode::AlreadySubscribed
+        | ErrorCode::ClosedByAdmin => StatusCode::CONFLICT,
         ErrorCode::ExpectedSeq | ErrorCode::ExpectedCell => StatusCode::PRECONDITION_FAILED,
         ErrorCode::TooLarge | ErrorCode::FrameTooLarge | ErrorCode::BodyTooLarge => {
             StatusCode::PAYLOAD_TOO_LARGE

@@ -6,8 +6,10 @@
 //! Rights are checked by the session, which knows what a frame asks for; who the client is, is said
 //! here. Not here: what a frame of jobs means.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use gapless_auth::{Auth, Caller, Held, Proof};
@@ -133,9 +135,14 @@ impl Connection {
                 Stream::Tls(stream) => session::serve(*stream, input, leader, guard, rooms).await,
             }
         };
+        let closed = poll_fn(|context| match session.poll_closed(context) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
         let ended: io::Result<()> = tokio::select! {
             ended = serve => ended,
             () = shared.closed() => Ok(()),
+            () = closed => Ok(()),
         };
         if let Err(error) = ended {
             tracing::debug!(session = session.number, %error, "a connection of jobs broke");

@@ -77,6 +77,7 @@ pub(super) fn check(caller: &mut Caller, verb: &Verb) -> Result<(), Refusal> {
         Verb::Explain(asked) => caller.may(Right::Read, &asked.topic)?,
         Verb::CellRead(asked) => caller.may_cell(Right::Read, &asked.name)?,
         Verb::Clients(_) => caller.may_area("clients")?,
+        Verb::ClientClose(_) => caller.may_area("clients.close")?,
         Verb::Stats(_) => caller.may_area("server")?,
         Verb::Cluster(asked) => caller.may_area(cluster::area(&asked.json))?,
         // What its source is, is looked at where the group is joined.

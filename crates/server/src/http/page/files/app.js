@@ -19,6 +19,7 @@ import * as outbox from "./views/outbox.js";
 import * as cluster from "./views/cluster.js";
 import * as events from "./views/events.js";
 import * as access from "./views/access.js";
+import * as missing from "./views/missing.js";
 
 const views = { "": overview, topics, topic, subscribers, groups, group, jobs, job, outbox, cluster, events, access };
 
@@ -89,7 +90,8 @@ function placeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const [view, ...rest] = path.split("/");
   return {
-    view: Object.hasOwn(views, view) ? view : "",
+    view,
+    asked: path,
     name: rest.length > 0 ? decodeURIComponent(rest.join("/")) : null,
     parameters: new URLSearchParams(query ?? ""),
   };
@@ -115,7 +117,7 @@ function go() {
   const isFirst = place === null;
   place = next;
   shown?.close?.();
-  const view = views[next.view];
+  const view = Object.hasOwn(views, next.view) ? views[next.view] : missing;
   shown = view.open(next, page);
   main.replaceChildren(...(login.form ? [login.form] : []), shown.element);
   mark(main, "data-ready", null);

@@ -66,6 +66,28 @@ export function clock(ms) {
   return `${day}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/** The day of a moment: "18 Nov". */
+export function axisDay(ms) {
+  const date = new Date(ms);
+  return `${date.getDate()} ${MONTHS[date.getMonth()]}`;
+}
+
+/** The time of day to the minute. */
+export function axisTime(ms) {
+  return clock(ms).slice(0, 5);
+}
+
+/** The time of day, with the date if that is not today. */
+export function stamp(ms) {
+  const date = new Date(ms);
+  const today = new Date();
+  if (date.toDateString() === today.toDateString()) return clock(ms);
+  const year = date.getFullYear() === today.getFullYear() ? "" : ` ${date.getFullYear()}`;
+  return `${axisDay(ms)}${year}, ${clock(ms).slice(0, 8)}`;
+}
+
 /** A whole moment, for titles. */
 export function moment(ms) {
   return new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");

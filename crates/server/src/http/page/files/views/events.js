@@ -1,7 +1,7 @@
 // What the broker says about itself, and each of it as a sentence.
 
 import { h, Lines, say } from "../dom.js";
-import { clock, count, moment, plural } from "../format.js";
+import { count, moment, plural, stamp } from "../format.js";
 
 export const nav = "Events";
 export const title = "Events";
@@ -72,7 +72,7 @@ export function open(place, page) {
   const list = h("ol", { class: "events large" });
   const empty = h("p", { class: "empty" });
   const lines = new Lines(list, (row) => ({
-    element: h("li", {}, h("time", { title: moment(row.time_ms) }, clock(row.time_ms)),
+    element: h("li", {}, h("time", { title: moment(row.time_ms) }, stamp(row.time_ms)),
       h("code", { class: "kind", "data-kind": row.event.split(".")[0] }, row.event),
       h("span", {}, sentence(row))),
     update() {},
@@ -85,8 +85,8 @@ export function open(place, page) {
       `${row.event} ${sentence(row)}`.toLowerCase().includes(wanted)).reverse();
     lines.show(found);
     empty.hidden = found.length > 0;
-    say(empty, total === 0 ? "No events yet." : "No event matches.");
-    say(summary, total === 0 ? "" : `${plural(total, "event")} since this page looks` +
+    say(empty, total === 0 ? "No events since this page was opened." : "No event matches.");
+    say(summary, total === 0 ? "" : `${plural(total, "event")} since a page was opened` +
       (found.length < total ? `, ${count(found.length)} shown` : ""));
   };
   filter.addEventListener("input", () => {

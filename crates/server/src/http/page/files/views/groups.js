@@ -2,6 +2,7 @@
 
 import { h, Lines, mark, say } from "../dom.js";
 import { count, plural, span } from "../format.js";
+import { createGroup } from "./group-settings.js";
 import { pager } from "./topics.js";
 
 export const nav = "Groups";
@@ -26,10 +27,12 @@ export function open(place, page) {
   const pages = pager((to) => choose({ page: to }));
   const head = (name, classes) => h("th", { scope: "col", class: classes }, name);
   const table = h("table", { class: "list" }, h("thead", {}, h("tr", {},
-    head("Group"), head("State"), head("Lag", "number"), head("In flight", "number wide"),
+    head("Group"), head("State"), head("Not done", "number"), head("In flight", "number wide"),
     head("Oldest", "number wide"), head("Redelivered", "number wide"),
     head("Dead letters", "number"), head("Members", "number wide"))), body);
 
+  const create = h("button", { type: "button", class: "main", hidden: true, onclick: () => createGroup() }, "New group");
+  if (place.parameters.get("new")) queueMicrotask(() => createGroup());
   let typing = null;
   filter.addEventListener("input", () => {
     clearTimeout(typing);
@@ -44,14 +47,15 @@ export function open(place, page) {
 
   return {
     element: h("div", {},
-      h("div", { class: "lead" }, h("h1", {}, "Groups")),
+      h("div", { class: "lead" }, h("h1", {}, "Groups"), create),
       h("div", { class: "tools" }, filter, summary),
       h("section", { class: "panel flush" }, table, empty), pages.element),
     get query() {
       return query();
     },
-    update({ groups }) {
+    update({ groups, may }) {
       if (!groups) return;
+      create.hidden = !may.group;
       lines.show(groups.rows);
       say(summary, groups.matching === groups.total
         ? plural(groups.total, "group") : `${count(groups.matching)} of ${plural(groups.total, "group")}`);
@@ -97,6 +101,7 @@ function line() {
       say(cells[2], row.oldest_age_ms === null ? "–" : span(row.oldest_age_ms));
       say(cells[3], count(row.redelivered));
       say(cells[4], count(row.dead_letters));
+      mark(cells[4], "data-bad", row.dead_letters > 0);
       say(cells[5], count(row.member_count));
     },
   };

@@ -4,7 +4,8 @@
 import { ask, path } from "../api.js";
 import { chart } from "../charts.js";
 import { h, Lines, mark, say } from "../dom.js";
-import { capital, clock, count, micros, moment, rate } from "../format.js";
+import { capital, count, micros, moment, rate, stamp } from "../format.js";
+import { rangeOf } from "../history.js";
 
 export const nav = "Jobs";
 export const title = "Jobs";
@@ -89,15 +90,16 @@ export function open(place, page) {
       absent.hidden = jobs !== null;
       content.hidden = jobs === null;
       if (jobs === null) return;
+      const [axis] = rangeOf("minutes", null, history);
       say(flow.value, `${count(jobs.running)} running`);
       say(flow.side, `${count(jobs.ready)} ready, ${count(jobs.waiting)} waiting, ${count(jobs.dead)} dead`);
-      flow.picture.update(history?.jobs_ended);
+      flow.picture.update(axis, history?.jobs_ended);
       say(run.value, time(jobs.run.p50_ms));
       say(run.side, within(jobs.run));
-      run.picture.update(history?.job_run_ms);
+      run.picture.update(axis, history?.job_run_ms);
       say(wait.value, time(jobs.wait.p50_ms));
       say(wait.side, within(jobs.wait));
-      wait.picture.update(history?.job_wait_ms);
+      wait.picture.update(axis, history?.job_wait_ms);
       say(summary, `${count(jobs.totals.submitted)} submitted, ${count(jobs.totals.succeeded)} succeeded, ` +
         `${count(jobs.totals.resends)} sent again since the server started`);
       workers.update(jobs.workers.map((each) => ({
@@ -181,7 +183,7 @@ function line(row, trouble, read) {
   return {
     element: h("tr", { "data-job": row.id },
       h("td", {}, link, " ", about, h("div", { class: "quiet why" }, row.id)), h("td", {}, state), worker, attempt,
-      h("td", { class: "number wide quiet", title: moment(row.submitted_ms) }, clock(row.submitted_ms)),
+      h("td", { class: "number wide quiet", title: moment(row.submitted_ms) }, stamp(row.submitted_ms)),
       h("td", { class: "number" }, buttons.elements)),
     update(job) {
       stateOf(state, job);

@@ -3,21 +3,23 @@
 
 import { ask, path } from "../api.js";
 import { sparkline } from "../charts.js";
+import { dialogue, field } from "../dialog.js";
 import { h, Lines, mark, say } from "../dom.js";
 import { byteRate, bytes, count, plural, rate } from "../format.js";
+import { fieldsOf } from "./topic-settings.js";
 
 export const nav = "Topics";
 export const title = "Topics";
 
 const ROWS = 50;
 const TYPING_MS = 150;
-const DAY_MS = 86_400_000;
 
 const columns = [
   { name: "Topic", sort: "name" },
   { name: "Last minute", class: "spark-cell" },
-  { name: "Messages/s", sort: "rate", class: "number" },
-  { name: "Bytes/s", sort: "throughput", class: "number wide" },
+  { name: "In", sort: "rate", class: "number" },
+  { name: "Out", sort: "out", class: "number wide" },
+  { name: "Bytes in", sort: "throughput", class: "number wide" },
   { name: "Seqs", sort: "messages", class: "number wide" },
   { name: "Size", sort: "size", class: "number" },
 ];
@@ -48,10 +50,7 @@ export function open(place, page) {
   const lines = new Lines(body, () => line());
   const pages = pager((to) => choose({ page: to }));
   const empty = h("p", { class: "empty" });
-  const maker = form(() => {});
-  const create = h("button", {
-    type: "button", class: "main", onclick: () => maker.showModal(),
-  }, "New topic");
+  const create = h("button", { type: "button", class: "main", hidden: true, onclick: () => createTopic() }, "New topic");
 
   let typing = null;
   filter.addEventListener("input", () => {
@@ -81,19 +80,20 @@ export function open(place, page) {
     });
   }
   marks();
-  if (place.parameters.get("new")) queueMicrotask(() => maker.showModal());
+  if (place.parameters.get("new")) queueMicrotask(() => createTopic());
 
   return {
     element: h("div", {},
       h("div", { class: "lead" }, h("h1", {}, "Topics"), create),
       h("div", { class: "tools" }, filter, summary),
       h("section", { class: "panel flush" }, table, empty),
-      pages.element, maker),
+      pages.element),
     get query() {
       return query();
     },
-    update({ topics }) {
+    update({ topics, may }) {
       if (!topics) return;
+      create.hidden = !may.create;
       lines.show(topics.rows);
       const all = topics.matching === topics.total;
       say(summary, all ? plural(topics.total, "topic")
@@ -111,18 +111,19 @@ export function open(place, page) {
 function line() {
   const link = h("a", { class: "name" });
   const spark = sparkline();
-  const cells = ["number", "number wide", "number wide", "number"].map((name) => h("td", { class: name }));
+  const cells = ["number", "number wide", "number wide", "number wide", "number"].map((name) => h("td", { class: name }));
   return {
     element: h("tr", {}, h("td", {}, link), h("td", { class: "spark-cell" }, spark.element), cells),
     update(row) {
       say(link, row.name);
       mark(link, "href", `#/topic/${encodeURIComponent(row.name)}`);
       spark.update(row.recent);
-      mark(cells[0].parentElement, "data-idle", !row.messages_per_s);
+      mark(cells[0].parentElement, "data-idle", !row.messages_per_s && !row.messages_out_per_s);
       say(cells[0], rate(row.messages_per_s));
-      say(cells[1], byteRate(row.bytes_per_s));
-      say(cells[2], row.next === row.first ? "none" : `${count(row.first)}–${count(row.next - 1)}`);
-      say(cells[3], bytes(row.bytes));
+      say(cells[1], rate(row.messages_out_per_s));
+      say(cells[2], byteRate(row.bytes_per_s));
+      say(cells[3], row.next === row.first ? "none" : `${count(row.first)}–${count(row.next - 1)}`);
+      say(cells[4], bytes(row.bytes));
     },
   };
 }
@@ -147,52 +148,20 @@ export function pager(go) {
 }
 
 /** The dialogue that creates a topic and goes there. */
-function form() {
+async function createTopic() {
   const name = h("input", {
-    id: "new-name", required: true, maxlength: 255, autocomplete: "off", spellcheck: "false",
-    placeholder: "orders.eu.created",
+    required: true, maxlength: 255, autocomplete: "off", spellcheck: "false", placeholder: "orders.eu.created",
   });
-  const storage = h("select", { id: "new-storage" },
+  const storage = h("select", {},
     h("option", { value: "durable" }, "Durable: survives power loss"),
     h("option", { value: "volatile" }, "Volatile: in memory only"));
-  const days = h("input", { id: "new-days", type: "number", min: "0", step: "any", placeholder: "for ever" });
-  const most = h("input", { id: "new-count", type: "number", min: "1", step: "1", placeholder: "no limit" });
-  const compaction = h("input", { id: "new-compaction", type: "checkbox" });
-  const trouble = h("p", { class: "notice bad", role: "alert", hidden: true });
-  const submit = h("button", { type: "submit", class: "main" }, "Create");
-  const fields = h("form", {},
-    h("h2", { id: "new-title" }, "New topic"),
-    h("label", { for: "new-name" }, "Name"), name,
-    h("p", { class: "hint" }, "Words separated by dots, so that patterns such as orders.> match them."),
-    h("label", { for: "new-storage" }, "Storage"), storage,
-    h("div", { class: "pair" },
-      h("div", {}, h("label", { for: "new-days" }, "Keep for (days)"), days),
-      h("div", {}, h("label", { for: "new-count" }, "Keep at most (messages)"), most)),
-    h("label", { class: "check", for: "new-compaction" }, compaction, "Keep only the latest message of each key"),
-    trouble,
-    h("div", { class: "buttons" },
-      h("button", { type: "button", onclick: () => dialogue.close() }, "Cancel"), submit));
-  const dialogue = h("dialog", { "aria-labelledby": "new-title" }, fields);
-  fields.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const retention = {};
-    if (days.value) retention.age_ms = Math.round(Number(days.value) * DAY_MS);
-    if (most.value) retention.count = Number(most.value);
-    const settings = { storage: storage.value };
-    if (Object.keys(retention).length > 0) settings.retention = retention;
-    if (compaction.checked) settings.compaction = true;
-    trouble.hidden = true;
-    submit.disabled = true;
-    try {
-      await ask("PUT", path`/v1/topics/${name.value.trim()}`, { json: settings });
-      dialogue.close();
-      location.hash = `#/topic/${encodeURIComponent(name.value.trim())}`;
-    } catch (error) {
-      trouble.hidden = false;
-      say(trouble, error.message);
-    } finally {
-      submit.disabled = false;
-    }
+  const fields = fieldsOf(null);
+  const done = await dialogue({
+    title: "New topic", action: "Create",
+    content: [
+      field("Name", name, "Words separated by dots, so that patterns such as orders.> match them."),
+      field("Storage", storage), ...fields.elements],
+    work: () => ask("PUT", path`/v1/topics/${name.value.trim()}`, { json: { storage: storage.value, ...fields.changes() } }),
   });
-  return dialogue;
+  if (done) location.hash = `#/topic/${encodeURIComponent(name.value.trim())}`;
 }
