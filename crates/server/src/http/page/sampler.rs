@@ -187,10 +187,14 @@ impl Sampler {
                 step_due = self.broker.monotonic() + self.step;
             }
             let rest = rest.min(step_due.saturating_sub(self.broker.monotonic()));
-            tokio::select! {
-                _ = closing.wait_for(|closing| *closing) => return,
-                () = tokio::time::sleep(rest) => {}
-                () = self.wake.notified(), if !is_looked_at => {}
+            let woken = async {
+                tokio::select! {
+                    _ = closing.wait_for(|closing| *closing) => true,
+                    () = self.wake.notified(), if !is_looked_at => false,
+                }
+            };
+            if tokio::time::timeout(rest, woken).await == Ok(true) {
+                return;
             }
         }
     }

@@ -89,7 +89,8 @@ impl Timeline {
         });
     }
 
-    /// As columns, with how long a step takes: the times at which steps ended and how long they took, then a list per figure.
+    /// As columns, with how long a step takes: the times at which steps ended and how long they took,
+    /// then a list per figure.
     pub(crate) fn shown(&self, step: Duration) -> Map<String, Value> {
         let column = |of: &dyn Fn(&Step) -> Value| self.steps.iter().map(of).collect::<Value>();
         let per_second = |of: fn(&Step) -> u64| {
