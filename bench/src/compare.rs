@@ -9,9 +9,11 @@
 //! one file per kind of work measures; `report.rs` keeps figures and the rest shows them.
 
 mod about;
+pub(crate) mod bare;
 mod chart;
 pub(crate) mod cluster;
 mod crowd;
+mod goals;
 mod groups;
 mod http;
 mod keyed;
@@ -62,6 +64,10 @@ pub(crate) struct CompareArgs {
     /// A few messages each, to see that everything works; no figure means anything.
     #[arg(long, hide = true, conflicts_with = "quick")]
     tiny: bool,
+    /// Only what the goals of docs/benchmarks.md need, in three rounds, and their table: about ten
+    /// minutes.
+    #[arg(long, conflicts_with_all = ["quick", "only", "write_docs"])]
+    goals: bool,
     /// Only these kinds of work, with commas between [default: all].
     #[arg(long, value_delimiter = ',', value_name = "WORK")]
     only: Vec<Work>,
@@ -155,6 +161,9 @@ pub(crate) fn run(args: &CompareArgs, dir: Option<&Path>, json: bool) -> Result<
         println!("{text}");
     } else {
         print!("{}", show::text(&report));
+        if args.goals {
+            print!("\n{}", goals::table(&report));
+        }
     }
     eprintln!("written: compare.json and compare.svg in {}", args.out.display());
     if args.write_docs {
@@ -197,9 +206,11 @@ fn measure(args: &CompareArgs, dir: Option<&Path>) -> Result<Report> {
 
 impl CompareArgs {
     fn plan(&self) -> Plan {
-        let plan = match (self.quick, self.tiny) {
-            (true, _) => Plan::quick(),
-            (_, true) => Plan::tiny(),
+        let plan = match (self.goals, self.quick, self.tiny) {
+            (true, _, false) => Plan::goals(),
+            (true, _, true) => Plan::tiny_goals(),
+            (_, true, _) => Plan::quick(),
+            (_, _, true) => Plan::tiny(),
             _ => Plan::full(),
         };
         let rounds = self.rounds.map_or(plan.rounds, |rounds| rounds as usize);
@@ -209,7 +220,11 @@ impl CompareArgs {
     fn works(&self) -> Vec<Work> {
         use clap::ValueEnum as _;
         let all = Work::value_variants().iter().copied();
-        all.filter(|work| self.only.is_empty() || self.only.contains(work)).collect()
+        let chosen = |work: &Work| {
+            let named = self.only.is_empty() || self.only.contains(work);
+            named && (!self.goals || work.has_goals())
+        };
+        all.filter(chosen).collect()
     }
 
     fn programs(&self) -> Result<Programs> {

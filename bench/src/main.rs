@@ -90,6 +90,9 @@ enum Bench {
         #[command(subcommand)]
         child: memory::Child,
     },
+    /// A bare HTTP server to be measured, until its standard input ends.
+    #[command(hide = true)]
+    BareHttp,
     /// A server to be measured, until its standard input ends.
     #[command(hide = true)]
     WireServer {
@@ -317,6 +320,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Bench::WireServer { raw } = cli.bench {
         return wire::run_server(cli.dir.as_deref(), raw);
     }
+    if let Bench::BareHttp = cli.bench {
+        return compare::bare::serve();
+    }
     if let Bench::Compare(args) = &cli.bench {
         return compare::run(args, cli.dir.as_deref(), cli.json);
     }
@@ -365,7 +371,7 @@ fn measure(bench: &Bench, scratch: &Scratch) -> Result<Vec<Table>> {
             let plan = if args.quick { Plan::quick() } else { Plan::full() };
             return all::run(dir, &plan);
         }
-        Bench::MemoryChild { .. } | Bench::WireServer { .. } => {
+        Bench::MemoryChild { .. } | Bench::BareHttp | Bench::WireServer { .. } => {
             return Err("a child measures no table".into());
         }
         Bench::Compare(_) => return Err("a comparison is no table".into()),

@@ -1,16 +1,20 @@
 //! HTTP: one message for each request, on connections that are kept, one request in flight on each.
 //!
-//! Neither peer takes messages over HTTP, so gapless stands alone; the same work over its native
-//! protocol is in `crowd.rs`.
+//! Neither peer takes messages over HTTP, so gapless stands beside a bare server that does nothing
+//! (`bare.rs`); the same work over its native protocol is in `crowd.rs`.
 
+use std::time::Duration;
+
+use super::bare;
 use super::crowd::{Member, in_turn};
 use super::link::{Dialect, Link, Seen};
-use super::report::Counts;
+use super::report::{Counts, Measured};
 use super::run::{Meter, Run};
+use super::server::Server;
 use super::stored::count_name;
 use super::systems::{Contender, Store, Who};
 use crate::benches::size_name;
-use crate::benches::store::Result;
+use crate::benches::store::{Folder, Result};
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 128;
@@ -31,21 +35,31 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
                 let stage = run.stage(contender)?;
                 let system = contender.who.system();
                 system.create(&mut system.connect(stage.server.address())?, TOPIC, store)?;
-                let request = request();
-                let mut members = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let link = Link::open(stage.server.http()?, Box::new(Answers))?;
-                    members.push(Member::new(link, request.clone()));
-                }
-                let meter = Meter::start(&stage.server)?;
-                let sent = in_turn(&mut members, run.plan.time)?;
-                let measured = meter.rate(&stage.server, sent)?;
+                let measured = post(&stage.server, count, run.plan.time)?;
                 run.add("HTTP", (&title, Counts::PerSecond), contender, measured);
+                drop(stage);
+                let folder = Folder::fresh(run.dir, "bare")?;
+                let bare = bare::start(folder.path())?;
+                let measured = post(&bare, count, run.plan.time)?;
+                run.add_beside("HTTP", (&title, Counts::PerSecond), bare::NAME, measured);
                 Ok(())
             })?;
         }
     }
     Ok(())
+}
+
+/// So many connections that each send a request after the answer to the one before.
+fn post(server: &Server, count: usize, time: Duration) -> Result<Measured> {
+    let request = request();
+    let mut members = Vec::with_capacity(count);
+    for _ in 0..count {
+        let link = Link::open(server.http()?, Box::new(Answers))?;
+        members.push(Member::new(link, request.clone()));
+    }
+    let meter = Meter::start(server)?;
+    let sent = in_turn(&mut members, time)?;
+    meter.rate(server, sent)
 }
 
 fn request() -> Vec<u8> {

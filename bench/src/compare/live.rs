@@ -37,15 +37,16 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// Every shape.
 pub(super) fn shapes(run: &mut Run<'_>) -> Result<()> {
-    for (publishers, each) in run.plan.shapes.clone() {
-        let size = size_name(MESSAGE_BYTES);
+    for (publishers, each, bytes) in run.plan.shapes.clone() {
+        let size = size_name(bytes);
         let title = format!("live {publishers} → {}, {size}", publishers * each);
         run.alternate(
             (&title, run.plan.rounds),
             Contender::all(Store::Live, Some(BATCH)),
             |run, contender| {
                 let stage = run.stage(contender)?;
-                let measured = deliver(&stage, contender, (publishers, each), run.plan.time)?;
+                let shape = (publishers, each, bytes);
+                let measured = deliver(&stage, contender, shape, run.plan.time)?;
                 run.add("live", (&title, Counts::PerSecond), contender, measured);
                 Ok(())
             },
@@ -96,12 +97,12 @@ impl Gate {
 pub(super) fn deliver(
     stage: &Stage,
     contender: &Contender,
-    (publishers, each): (usize, usize),
+    (publishers, each, bytes): (usize, usize, usize),
     time: Duration,
 ) -> Result<Measured> {
     let (system, address) = (contender.who.system(), stage.server.address());
     let topics: Vec<String> = (0..publishers).map(|number| format!("live.{number}")).collect();
-    let publishing = topics.iter().map(|topic| publisher(address, contender, MESSAGE_BYTES, topic));
+    let publishing = topics.iter().map(|topic| publisher(address, contender, bytes, topic));
     let mut publishing = publishing.collect::<Result<Vec<_>>>()?;
     let mut following = Vec::new();
     for topic in topics.iter().flat_map(|topic| vec![topic; each]) {

@@ -50,11 +50,20 @@ pub(super) struct Publisher<'a> {
     pub(super) link: Link,
     pub(super) ring: Ring,
     in_flight: usize,
+    /// When an answer came last, while some were awaited, and the longest time without one.
+    last_answer: Option<Instant>,
+    longest_gap: Duration,
 }
 
 impl<'a> Publisher<'a> {
     pub(super) fn new(system: &'a dyn System, store: Store, link: Link, ring: Ring) -> Self {
-        Self { system, store, link, ring, in_flight: 0 }
+        let (last_answer, longest_gap) = (None, Duration::ZERO);
+        Self { system, store, link, ring, in_flight: 0, last_answer, longest_gap }
+    }
+
+    /// The longest time between two reads of answers, from the first one on.
+    pub(super) fn longest_gap(&self) -> Duration {
+        self.longest_gap
     }
 
     /// Publishes as much as goes until the bound, and waits for all answers; tells how many
@@ -103,6 +112,9 @@ impl<'a> Publisher<'a> {
             .in_flight
             .checked_sub(usize::try_from(seen.answers)?)
             .ok_or("more answers than publishes")?;
+        let now = Instant::now();
+        let gap = self.last_answer.replace(now).map_or(Duration::ZERO, |last| now - last);
+        self.longest_gap = self.longest_gap.max(gap);
         Ok(())
     }
 

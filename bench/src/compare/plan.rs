@@ -4,12 +4,15 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
+use super::goals;
+use super::publish::{IN_FLIGHT, IN_FLIGHT_MANY, LARGE_BYTES};
+
 /// One kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Work {
     /// Publishing without subscribers and without waiting for acks.
     Publish,
-    /// Live deliveries: 1 → 1, 1 → 10, 1 → 100, 8 → 8.
+    /// Live deliveries: 1 → 1, 1 → 10, 1 → 100, 8 → 8, and 1 → 1 of 16 KiB.
     Live,
     /// A message there and one back.
     RoundTrip,
@@ -37,6 +40,14 @@ pub(super) enum Work {
     Tls,
 }
 
+impl Work {
+    /// Whether one of the goals is about it.
+    pub(super) fn has_goals(self) -> bool {
+        use Work::{Crowd, Durable, Groups, Http, Live, Paced, Spread, Stored};
+        matches!(self, Live | Paced | Durable | Crowd | Spread | Http | Stored | Groups)
+    }
+}
+
 /// Sizes, times and rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -51,8 +62,10 @@ pub(super) struct Plan {
     pub(super) sizes: Vec<usize>,
     /// Sizes of messages that are published with acks.
     pub(super) sizes_acked: Vec<usize>,
-    /// Publishers, and subscribers of each.
-    pub(super) shapes: Vec<(usize, usize)>,
+    /// Publishers, subscribers of each, and bytes of a message.
+    pub(super) shapes: Vec<(usize, usize, usize)>,
+    /// Publishes with acks that are in flight on one connection.
+    pub(super) windows: Vec<usize>,
     /// Live messages a second, at a fixed pace.
     pub(super) paces: Vec<u32>,
     /// Messages that wait for a keyed group, at most.
@@ -73,6 +86,8 @@ pub(super) struct Plan {
     pub(super) streams: usize,
     /// A text that the titles of cases must contain; what is stored is always whole.
     pub(super) case: String,
+    /// Only what the goals need.
+    pub(super) for_goals: bool,
 }
 
 impl Plan {
@@ -84,9 +99,16 @@ impl Plan {
             rounds: 5,
             rounds_stored: 3,
             time: Duration::from_secs(1),
-            sizes: vec![16, 128, 1024, 16 * 1024],
-            sizes_acked: vec![128, 1024, 16 * 1024],
-            shapes: vec![(1, 1), (1, 10), (1, 100), (8, 1)],
+            sizes: vec![16, 128, 1024, LARGE_BYTES],
+            sizes_acked: vec![128, 1024, LARGE_BYTES],
+            shapes: vec![
+                (1, 1, 128),
+                (1, 10, 128),
+                (1, 100, 128),
+                (8, 1, 128),
+                (1, 1, LARGE_BYTES),
+            ],
+            windows: vec![IN_FLIGHT],
             paces: vec![1_000, 10_000, 50_000],
             backlog: 1_000_000,
             crowds: vec![16, 100, 1_000],
@@ -98,12 +120,33 @@ impl Plan {
             topics: 100_000,
             streams: 5_000,
             case: String::new(),
+            for_goals: false,
         }
     }
 
     /// Whether this case is asked for.
     pub(super) fn has_case(&self, title: &str) -> bool {
-        title.contains(&self.case)
+        title.contains(&self.case) && (!self.for_goals || goals::wants(title))
+    }
+
+    /// What the goals need, in three rounds: about ten minutes.
+    pub(super) fn goals() -> Self {
+        Self {
+            name: "goals",
+            rounds: 3,
+            sizes_acked: vec![128, 1024, LARGE_BYTES],
+            windows: vec![IN_FLIGHT, IN_FLIGHT_MANY],
+            paces: vec![10_000, 50_000],
+            grouped: 1_000_000,
+            for_goals: true,
+            ..Self::full()
+        }
+    }
+
+    /// The same at a size that measures nothing.
+    pub(super) fn tiny_goals() -> Self {
+        let Self { rounds, rounds_stored, time, stored, grouped, .. } = Self::tiny();
+        Self { name: "tiny goals", rounds, rounds_stored, time, stored, grouped, ..Self::goals() }
     }
 
     /// Under three minutes: to see that it runs, and roughly where things are.
@@ -136,7 +179,7 @@ impl Plan {
             rounds_stored: 1,
             time: Duration::from_millis(5),
             sizes: vec![16, 128],
-            shapes: vec![(1, 1), (2, 1), (1, 3)],
+            shapes: vec![(1, 1, 128), (2, 1, 128), (1, 3, 128)],
             paces: vec![1_000],
             backlog: 1_000,
             crowds: vec![3],

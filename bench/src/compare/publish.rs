@@ -16,7 +16,13 @@ pub(super) const BATCH: usize = 64;
 /// Messages in flight of one who waits for acks.
 pub(super) const IN_FLIGHT: usize = 256;
 
-/// Publishes of a ring; more than any window here.
+/// The same of one who has very many.
+pub(super) const IN_FLIGHT_MANY: usize = 4096;
+
+/// From here on bodies are large, and the longest time without an ack is shown too.
+pub(super) const LARGE_BYTES: usize = 16 * 1024;
+
+/// Publishes of a ring; no window here is wider.
 pub(super) const RING: usize = 4096;
 
 /// Bytes of a ring, at most: it should stay in the CPU's caches as far as it can.
@@ -52,7 +58,9 @@ pub(super) fn acked(run: &mut Run<'_>) -> Result<()> {
     for size in run.plan.sizes_acked.clone() {
         for store in Store::KEPT {
             one_at_a_time(run, store, size)?;
-            in_flight(run, store, size)?;
+            for window in run.plan.windows.clone() {
+                in_flight(run, store, size, window)?;
+            }
         }
     }
     Ok(())
@@ -79,17 +87,23 @@ fn one_at_a_time(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
     })
 }
 
-fn in_flight(run: &mut Run<'_>, store: Store, size: usize) -> Result<()> {
-    let title = format!("{store}, {IN_FLIGHT} in flight, {}", size_name(size));
+fn in_flight(run: &mut Run<'_>, store: Store, size: usize, most: usize) -> Result<()> {
+    let title = format!("{store}, {most} in flight, {}", size_name(size));
     let rounds = run.plan.rounds;
     run.alternate((&title, rounds), Contender::all(store, Some(BATCH)), |run, contender| {
         let stage = run.stage(contender)?;
         let mut publisher = publisher(stage.server.address(), contender, size, TOPIC)?;
-        let window = Window::exactly((IN_FLIGHT / contender.batch).max(1));
+        let window = Window::exactly((most / contender.batch).max(1));
         let meter = Meter::start(&stage.server)?;
         let sent = publisher.flood(window, Bound::time(run.plan.time))?;
         let measured = meter.rate(&stage.server, sent)?;
         run.add("durable", (&title, Counts::PerSecond), contender, measured);
+        if size >= LARGE_BYTES {
+            let gap = publisher.longest_gap().as_secs_f64() * 1e6;
+            let title = format!("{title}: longest time without an ack");
+            let measured = Measured { figure: gap, ..measured };
+            run.add("durable", (&title, Counts::Micros), contender, measured);
+        }
         Ok(())
     })
 }

@@ -9,7 +9,6 @@ use gapless_bench::table::{Figure, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::stats::Spread;
-use super::systems::{Contender, Who};
 
 /// What the figures of a case count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,11 +102,11 @@ pub(super) struct Line {
 }
 
 impl Report {
-    /// Adds a round's figure; cases and contenders stay in the order in which they came.
+    /// Adds a round's figure of one by its name, which is a peer or not; cases and contenders stay in the order in which they came.
     pub(super) fn add(
         &mut self,
         (work, title, counts): (&str, &str, Counts),
-        contender: &Contender,
+        (name, is_peer): (String, bool),
         measured: &Measured,
     ) -> &mut Line {
         let is_it = |case: &Case| case.work == work && case.title == title;
@@ -116,15 +115,13 @@ impl Report {
             self.cases.push(Case { work, title, counts, lines: Vec::new() });
             self.cases.len() - 1
         });
-        self.cases[at].add(contender, measured)
+        self.cases[at].add((name, is_peer), measured)
     }
 }
 
 impl Case {
-    fn add(&mut self, contender: &Contender, measured: &Measured) -> &mut Line {
-        let name = contender.name();
+    fn add(&mut self, (name, is_peer): (String, bool), measured: &Measured) -> &mut Line {
         let at = self.lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            let is_peer = contender.who != Who::Gapless;
             self.lines.push(Line { name, is_peer, ..Line::default() });
             self.lines.len() - 1
         });
@@ -180,7 +177,7 @@ impl Line {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::compare::systems::Store;
+    use crate::compare::systems::{Contender, Store, Who};
 
     /// Two cases: a rate that gapless wins, and a time that it loses.
     pub(in crate::compare) fn sample() -> Report {
@@ -191,6 +188,7 @@ pub(super) mod tests {
         for (contender, rate, micros) in
             [(&gapless, 400.0, 30.0), (&nats, 100.0, 20.0), (&redis, 200.0, 60.0)]
         {
+            let line = || (contender.name(), contender.who != Who::Gapless);
             for round in 0..3 {
                 let measured = Measured {
                     figure: rate + f64::from(round),
@@ -199,9 +197,9 @@ pub(super) mod tests {
                     operations: 1e6,
                     peak_bytes: 1024.0 * f64::from(round),
                 };
-                report.add(("live", "live 1 → 1", Counts::PerSecond), contender, &measured);
+                report.add(("live", "live 1 → 1", Counts::PerSecond), line(), &measured);
                 let measured = Measured { figure: micros, ..Measured::default() };
-                report.add(("live", "round trip p50", Counts::Micros), contender, &measured);
+                report.add(("live", "round trip p50", Counts::Micros), line(), &measured);
             }
         }
         report.about.push(("cores".to_owned(), "2".to_owned()));

@@ -8,7 +8,7 @@ use gapless_bench::process::cpu_time;
 use super::plan::Plan;
 use super::report::{Counts, Line, Measured, Report};
 use super::server::{Programs, Server, check_interrupt};
-use super::systems::Contender;
+use super::systems::{Contender, Who};
 use crate::benches::store::{Folder, Result};
 
 /// The run under way.
@@ -71,7 +71,19 @@ impl Run<'_> {
         contender: &Contender,
         measured: Measured,
     ) -> &mut Line {
-        self.report.add((work, title, counts), contender, &measured)
+        let line = (contender.name(), contender.who != Who::Gapless);
+        self.report.add((work, title, counts), line, &measured)
+    }
+
+    /// Adds a figure of one who is no contender and stands beside, as a limit does.
+    pub(super) fn add_beside(
+        &mut self,
+        work: &str,
+        (title, counts): (&str, Counts),
+        name: &str,
+        measured: Measured,
+    ) {
+        self.report.add((work, title, counts), (name.to_owned(), true), &measured);
     }
 
     /// Says what is being measured, for those who wait.

@@ -184,7 +184,7 @@ fn measure(
             let sent = in_turn(&mut members, time)?;
             meter.rate(server, sent)
         }
-        Axis::Subscribers => deliver(stage, contender, (1, at), time),
+        Axis::Subscribers => deliver(stage, contender, (1, at, MESSAGE_BYTES), time),
         Axis::Sizes => {
             let mut publisher = publisher(address, contender, at, TOPIC)?;
             let meter = Meter::start(server)?;

@@ -69,7 +69,7 @@ impl Server {
         let program = programs.of(who).ok_or("a program that is not there")?;
         fs::create_dir_all(folder)?;
         let pair = tls.then(|| Pair::make(folder)).transpose()?;
-        let (command, ready) = match who {
+        let (mut command, ready) = match who {
             Who::Gapless => (gapless(program, folder, awake, pair.as_ref()), Ready::Line),
             Who::Nats => (nats(program, folder, store, pair.as_ref())?, Ready::PortsFile),
             Who::Redis => {
@@ -77,6 +77,7 @@ impl Server {
                 (redis(program, folder, store, address), Ready::Port(address))
             }
         };
+        command.stdin(Stdio::null());
         let server = Self::launch(who, command, ready, folder)?;
         if let Some(pair) = pair {
             pair.trust(server.address);
@@ -84,7 +85,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a program of this kind, and waits until it is ready.
+    /// Starts a program of this kind, with the input it was given, and waits until it is ready.
     pub(super) fn launch(
         who: Who,
         mut command: Command,
@@ -92,7 +93,7 @@ impl Server {
         folder: &Path,
     ) -> Result<Self> {
         let log = File::options().create(true).append(true).open(folder.join("server.log"))?;
-        command.stdin(Stdio::null()).stderr(log.try_clone()?);
+        command.stderr(log.try_clone()?);
         match ready {
             Ready::Line => command.stdout(Stdio::piped()),
             Ready::PortsFile | Ready::Port(_) => command.stdout(log),

@@ -41,7 +41,11 @@ struct Filled {
 
 /// Everything about large stores.
 pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
-    let contenders = run.present(Contender::all(Store::Written, Some(BATCH)));
+    let mut contenders = run.present(Contender::all(Store::Written, Some(BATCH)));
+    if run.plan.for_goals {
+        // They are about gapless beside itself.
+        contenders.truncate(1);
+    }
     let mut filled = Vec::new();
     for contender in contenders {
         check_interrupt()?;
@@ -59,6 +63,9 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
     run.tell("live beside history");
     for _ in 0..rounds {
         filled.iter().try_for_each(|each| beside_history(run, each))?;
+    }
+    if run.plan.for_goals {
+        return Ok(());
     }
     run.tell(&format!("start with {count}"));
     for _ in 0..rounds {

@@ -132,7 +132,7 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
     let deliver = format!("TLS: live 1 → 1, {}", size_name(size));
     run.alternate((&deliver, rounds), contenders(), |run, contender| {
         let stage = run.stage(contender)?;
-        let measured = live::deliver(&stage, contender, (1, 1), time)?;
+        let measured = live::deliver(&stage, contender, (1, 1, size), time)?;
         run.add("tls", (&deliver, Counts::PerSecond), contender, measured);
         Ok(())
     })?;

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ impl Nodes {
                 .filter(|other| *other != listen)
                 .map(ToString::to_string)
                 .collect();
-            let (command, ready) = match who {
+            let (mut command, ready) = match who {
                 Who::Gapless => {
                     let mut command = gapless(program, &home, false, None);
                     command.args(["--node", &name(at), "--cluster-listen", &listen.to_string()]);
@@ -68,6 +68,7 @@ impl Nodes {
                 Who::Nats => (routed(program, &home, (at, listen), &others)?, Ready::PortsFile),
                 Who::Redis => return Err("redis has no cluster of this kind".into()),
             };
+            command.stdin(Stdio::null());
             servers.push(Server::launch(who, command, ready, &home)?);
         }
         let ports = addresses.iter().map(SocketAddr::port).collect();
