@@ -240,7 +240,8 @@ impl Append<'_> {
         self.gather.require(required.max(wanted));
         let lsn = self.gather.last_used_lsn();
         let marks = Arc::clone(&self.inner.marks);
-        Ticket { marks, inner: Arc::downgrade(self.inner), lsn, wanted, asked: false }
+        let inner = Arc::downgrade(self.inner);
+        Ticket { marks, inner, lsn, wanted, gathers: false, asked: false }
     }
 }
 
@@ -260,6 +261,9 @@ pub struct Ticket {
     inner: Weak<Inner>,
     lsn: Lsn,
     wanted: Durability,
+    /// It is written together with others, not when it is awaited.
+    gathers: bool,
+    /// It was awaited before, so that its waker may be known already.
     asked: bool,
 }
 
@@ -310,7 +314,7 @@ impl Ticket {
     /// Does not write when it is awaited, but lets it be written together with what others append
     /// meanwhile.
     pub fn gather(&mut self) {
-        self.asked = true;
+        self.gathers = true;
     }
 }
 
@@ -320,7 +324,7 @@ impl Future for Ticket {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let again = std::mem::replace(&mut self.asked, true);
         let waits = || self.marks.reached(self.lsn) < self.wanted;
-        if !again && self.wanted == Durability::Written && waits() {
+        if !again && !self.gathers && self.wanted == Durability::Written && waits() {
             self.write_little();
         }
         match self.marks.poll((self.lsn, self.wanted), context.waker(), again) {
@@ -568,7 +572,7 @@ impl Journal {
         gather.require(Durability::Flushed);
         let (lsn, marks) = (gather.last_used_lsn(), Arc::clone(&self.inner.marks));
         let inner = Arc::downgrade(&self.inner);
-        Ticket { marks, inner, lsn, wanted: Durability::Flushed, asked: false }
+        Ticket { marks, inner, lsn, wanted: Durability::Flushed, gathers: false, asked: false }
     }
 
     /// Runs a search of history on the recovery pool. It must not wait for another one.
