@@ -1,6 +1,7 @@
 //! Topics for programs: create, list, describe, configure, delete, purge.
 
 pub(crate) mod atomic;
+pub(crate) mod direct;
 pub(crate) mod lines;
 pub(crate) mod messages;
 pub(crate) mod range;

@@ -22,22 +22,40 @@ const TICKET: &str = "ticket";
 /// Authenticates a request, and notes the identity in it. A request without a credential, if one is
 /// required, reaches only the paths that need none; one with a bad credential is refused.
 pub(crate) fn let_in(shared: &Shared, request: &mut Request) -> Result<(), Refused> {
-    let identified = identify(shared, request).or_else(|refused| {
+    let certificate = request.extensions().get::<Arc<Certificate>>();
+    let ticket = ticket_of(request.uri());
+    let proven = Proven { headers: request.headers(), ticket: ticket.as_deref(), certificate };
+    let Some(caller) = caller_of(shared, &proven, from(request))? else { return Ok(()) };
+    request.extensions_mut().insert(caller);
+    if ticket.is_some()
+        && let Some(uri) = without_ticket(request.uri())
+    {
+        *request.uri_mut() = uri;
+    }
+    Ok(())
+}
+
+/// What a request may prove who sends it with.
+pub(crate) struct Proven<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) ticket: Option<&'a str>,
+    pub(crate) certificate: Option<&'a Arc<Certificate>>,
+}
+
+/// Who sends a request; `None` if it proves nothing and a proof is required.
+pub(crate) fn caller_of(
+    shared: &Shared,
+    proven: &Proven<'_>,
+    from: Arc<str>,
+) -> Result<Option<Caller>, Refused> {
+    let identified = shared.auth.caller(proven.proof(), Arc::clone(&from)).or_else(|refused| {
         // A browser goes on sending the cookie of a login that is over.
-        let stale = proves_nothing(request) && cookie_of(request.headers()).is_some();
-        if stale { shared.auth.caller(Proof::Nothing, from(request)) } else { Err(refused) }
+        let stale = proven.is_nothing() && cookie_of(proven.headers).is_some();
+        if stale { shared.auth.caller(Proof::Nothing, from) } else { Err(refused) }
     });
     match identified {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller.keeping());
-            if ticket_of(request).is_some()
-                && let Some(uri) = without_ticket(request.uri())
-            {
-                *request.uri_mut() = uri;
-            }
-            Ok(())
-        }
-        Err(_) if proves_nothing(request) => Ok(()),
+        Ok(caller) => Ok(Some(caller.keeping())),
+        Err(_) if proven.is_nothing() => Ok(None),
         Err(refused) => Err(refused),
     }
 }
@@ -54,35 +72,32 @@ pub(crate) async fn refused_later(refused: Refused) -> Problem {
     problem.with("retry_after_ms", u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Whether a request has no proof but the cookie, which browsers send with everything.
-fn proves_nothing(request: &Request) -> bool {
-    let certified = request.extensions().get::<Arc<Certificate>>().is_some();
-    let has_token = request.headers().contains_key(header::AUTHORIZATION);
-    !certified && !has_token && ticket_of(request).is_none()
+impl Proven<'_> {
+    /// Whether there is no proof but the cookie, which browsers send with everything.
+    fn is_nothing(&self) -> bool {
+        let has_token = self.headers.contains_key(header::AUTHORIZATION);
+        self.certificate.is_none() && !has_token && self.ticket.is_none()
+    }
+
+    fn proof(&self) -> Proof<'_> {
+        if self.headers.contains_key(header::AUTHORIZATION) {
+            // Anything but a bearer token is ignored.
+            Proof::Token(bearer(self.headers).unwrap_or(""))
+        } else if let Some(ticket) = self.ticket {
+            Proof::Ticket(ticket)
+        } else if let Some(certificate) = self.certificate {
+            Proof::Certificate(&certificate.0)
+        } else if let Some(cookie) = cookie_of(self.headers) {
+            Proof::Cookie(cookie)
+        } else {
+            Proof::Nothing
+        }
+    }
 }
 
-fn identify(shared: &Shared, request: &Request) -> Result<Caller, Refused> {
-    let headers = request.headers();
-    let ticket = ticket_of(request);
-    let certificate = request.extensions().get::<Arc<Certificate>>();
-    let proof = if headers.contains_key(header::AUTHORIZATION) {
-        // Anything but a bearer token is ignored.
-        Proof::Token(bearer(headers).unwrap_or(""))
-    } else if let Some(ticket) = &ticket {
-        Proof::Ticket(ticket)
-    } else if let Some(certificate) = certificate {
-        Proof::Certificate(&certificate.0)
-    } else if let Some(cookie) = cookie_of(headers) {
-        Proof::Cookie(cookie)
-    } else {
-        Proof::Nothing
-    };
-    shared.auth.caller(proof, from(request))
-}
-
-fn from(request: &Request) -> String {
+fn from(request: &Request) -> Arc<str> {
     let peer = request.extensions().get::<Peer>();
-    peer.map_or_else(|| "http".to_owned(), |peer| peer.0.to_string())
+    peer.map_or_else(|| "http".into(), |peer| peer.0.to_string().into())
 }
 
 /// The token in the header. Of two headers a proxy in between may have checked the other.
@@ -93,8 +108,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
-fn ticket_of(request: &Request) -> Option<String> {
-    let query = request.uri().query()?;
+fn ticket_of(uri: &Uri) -> Option<String> {
+    let query = uri.query()?;
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     pairs.find(|(name, _)| name == TICKET).map(|(_, ticket)| ticket.into_owned())
 }
@@ -150,7 +165,7 @@ mod tests {
         let without = |uri: &str| {
             let mut request = Request::new(axum::body::Body::empty());
             *request.uri_mut() = uri.parse().expect("an address");
-            let ticket = ticket_of(&request);
+            let ticket = ticket_of(request.uri());
             (ticket, without_ticket(request.uri()).map(|uri| uri.to_string()))
         };
         let found = |ticket: &str, rest: &str| (Some(ticket.to_owned()), Some(rest.to_owned()));

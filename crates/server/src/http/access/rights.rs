@@ -185,10 +185,7 @@ pub(crate) async fn gate(
     let checked = match (need, &caller) {
         (Nothing, _) => Ok(()),
         // A request without a caller was let through, since its path needs no right.
-        (_, None) => {
-            let detail = "authentication is required: use a token, a certificate or a login";
-            Err(Problem::new(ErrorCode::NotAuthenticated, detail))
-        }
+        (_, None) => Err(not_authenticated()),
         (Proof | Handler, Some(_)) => Ok(()),
         (Area(area), Some(caller)) => caller.may_area(area).map_err(Problem::from),
         (Named(right), Some(caller)) => {
@@ -223,6 +220,12 @@ pub(crate) async fn gate(
         Some(lost) => Problem::from(lost).into_response(),
         None => guarded(response, caller),
     }
+}
+
+/// The problem of a request without a proof where one is required.
+pub(crate) fn not_authenticated() -> Problem {
+    let detail = "authentication is required: use a token, a certificate or a login";
+    Problem::new(ErrorCode::NotAuthenticated, detail)
 }
 
 /// An answer whose body ends when its caller may not have it any more. One that is whole goes as it

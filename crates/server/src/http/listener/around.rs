@@ -48,7 +48,8 @@ pub(crate) async fn around_before(request: Request, next: Next) -> Response {
     problem::of_every_error(&method, response).await
 }
 
-fn check(shared: &Shared, request: &Request) -> Result<(), Problem> {
+/// What every request must keep.
+pub(crate) fn check<B>(shared: &Shared, request: &hyper::Request<B>) -> Result<(), Problem> {
     problem::check_address(request.uri())?;
     origin::check(request, &shared.options.cors_origins)?;
     publish::check_headers(request)

@@ -81,7 +81,7 @@ pub(crate) fn in_words(why: &serde_json::Error) -> String {
 
 /// Reads a body to its end. A body of one piece is not copied. What is returned counts in the
 /// budget until the last part of it is dropped.
-pub(crate) async fn read(body: Body, shared: &Shared) -> Result<Bytes, Problem> {
+pub(crate) async fn read<B: Incoming>(body: B, shared: &Shared) -> Result<Bytes, Problem> {
     let bytes_max = shared.options.body_bytes_max;
     let too_large = || {
         let detail = format_args!("the body has more than {bytes_max} bytes");
@@ -115,8 +115,8 @@ pub(crate) async fn read(body: Body, shared: &Shared) -> Result<Bytes, Problem> 
 }
 
 /// A body that is being read, and what is held of it meanwhile.
-pub(crate) struct Upload {
-    frames: Frames,
+pub(crate) struct Upload<B = Body> {
+    frames: Frames<B>,
     share: Share,
     /// The piece that came last, until it may be held.
     arrived: Share,
@@ -124,8 +124,8 @@ pub(crate) struct Upload {
     due: Option<Pin<Box<Sleep>>>,
 }
 
-impl Upload {
-    pub(crate) fn new(body: Body, memory: &Budget) -> Self {
+impl<B: Incoming> Upload<B> {
+    pub(crate) fn new(body: B, memory: &Budget) -> Self {
         let (share, arrived) = (memory.share(), memory.share());
         Self { frames: Frames(body), share, arrived, due: None }
     }
@@ -196,10 +196,15 @@ pub(crate) fn out_of_memory(short: &OutOfMemory) -> Problem {
     Problem::new(ErrorCode::OutOfMemory, short)
 }
 
-/// The pieces of a body, as they come.
-struct Frames(Body);
+/// A body that is read here.
+pub(crate) trait Incoming: HttpBody<Data = Bytes, Error = axum::Error> + Unpin {}
 
-impl Frames {
+impl<B: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Incoming for B {}
+
+/// The pieces of a body, as they come.
+struct Frames<B>(B);
+
+impl<B: Incoming> Frames<B> {
     /// The next piece; `None` at the end. Trailers are passed over.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         loop {
@@ -235,7 +240,7 @@ pub(crate) fn in_time(request: Request, limit: Duration) -> Request {
         return request;
     }
     let each_piece = is_lines(request.headers());
-    request.map(|inner| Body::new(InTime { inner, limit, each_piece, timer: None }))
+    request.map(|inner| Body::new(InTime { each_piece, ..InTime::new(inner, limit) }))
 }
 
 /// Whether a body is said to be JSON values, one a line.
@@ -251,11 +256,18 @@ pub(crate) fn is_lines(headers: &HeaderMap) -> bool {
 
 /// A body that fails when it does not arrive in time. The timer is created when the body first has
 /// to be waited for, which is rare.
-struct InTime {
-    inner: Body,
+pub(crate) struct InTime<B> {
+    inner: B,
     limit: Duration,
     each_piece: bool,
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> InTime<B> {
+    /// A body that must be there, as a whole, within this time.
+    pub(crate) fn new(inner: B, limit: Duration) -> Self {
+        Self { inner, limit, each_piece: false, timer: None }
+    }
 }
 
 /// That a body did not arrive in time.
@@ -263,7 +275,10 @@ struct InTime {
 #[error("the body did not arrive within {} s", .0.as_secs_f32())]
 struct TooSlow(Duration);
 
-impl HttpBody for InTime {
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for InTime<B>
+where
+    B::Error: Into<axum::BoxError>,
+{
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -275,7 +290,7 @@ impl HttpBody for InTime {
             if self.each_piece {
                 self.timer = None;
             }
-            return Poll::Ready(frame);
+            return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
         }
         let limit = self.limit;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::http::listener::options::HttpOptions;
 use crate::http::listener::outgoing::Outgoing;
+use crate::http::listener::socket::Socket;
 use crate::http::listener::wire::{Io, Wire};
 use crate::session::sockets::slow_reader_ended;
 
@@ -97,7 +98,7 @@ impl Streams {
 /// listener closes.
 pub(crate) async fn serve<S>(
     options: &HttpOptions,
-    wire: &Arc<Wire>,
+    (wire, socket): (&Arc<Wire>, Socket),
     service: S,
     closed: impl Future<Output = ()>,
 ) where
@@ -112,7 +113,10 @@ pub(crate) async fn serve<S>(
         .max_header_list_size(head_bytes)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
-        .serve_connection(TokioIo::new(Io::new(Arc::clone(wire), options.write_timeout)), service);
+        .serve_connection(
+            TokioIo::new(Io::new(Arc::clone(wire), socket, options.write_timeout)),
+            service,
+        );
     tokio::pin!(connection);
     // Why it failed is the client's to know: it did it.
     tokio::select! {

@@ -11,8 +11,7 @@
 //! typed looks the same as an image in a hostile page. That [`host`](crate::http::listener::host) is ours
 //! is known by then.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use gapless_protocol::ErrorCode;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
@@ -43,7 +42,7 @@ pub(crate) fn cors(origins: &[String]) -> CorsLayer {
 }
 
 /// Refuses what would change something for a page that may not.
-pub(crate) fn check(request: &Request, allowed: &[String]) -> Result<(), Problem> {
+pub(crate) fn check<B>(request: &Request<B>, allowed: &[String]) -> Result<(), Problem> {
     if !changes(request) || is_own(request) {
         return Ok(());
     }
@@ -77,7 +76,7 @@ pub(crate) fn make_inert(headers: &mut HeaderMap) {
 }
 
 /// Whether a request may change something.
-fn changes(request: &Request) -> bool {
+fn changes<B>(request: &Request<B>) -> bool {
     is_changing_get(request)
         || ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method())
         || request.headers().contains_key(header::UPGRADE)
@@ -85,7 +84,7 @@ fn changes(request: &Request) -> bool {
 
 /// The source's paths change things by `GET` too, and so does following a topic that is created if
 /// it is missing.
-fn is_changing_get(request: &Request) -> bool {
+fn is_changing_get<B>(request: &Request<B>) -> bool {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return false;
     }
@@ -99,7 +98,7 @@ fn is_changing_get(request: &Request) -> bool {
 }
 
 /// Whether no page, or one of this server, asks.
-fn is_own(request: &Request) -> bool {
+fn is_own<B>(request: &Request<B>) -> bool {
     let header = |name: HeaderName| {
         let value = request.headers().get(name);
         value.map(|value| value.to_str().unwrap_or("null"))

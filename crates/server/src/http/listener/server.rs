@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use gapless_broker::Broker;
 use gapless_core::Timestamp;
 use gapless_jobs::Leader;
 use gapless_protocol::ErrorCode;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::Value;
 use tokio::io::ReadBuf;
@@ -38,7 +39,7 @@ use crate::http::listener::socket::Socket;
 use crate::http::listener::wire::{self, Io, Wire};
 use crate::http::listener::{http2, origin};
 use crate::http::page::{Sampler, Sources};
-use crate::http::topics::{atomic, messages, request, source};
+use crate::http::topics::{atomic, direct, messages, request, source};
 use crate::http::values::problem;
 use crate::http::values::problem::Problem;
 use crate::http::watch::{health, metrics};
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     pub(crate) members: groups::Members,
     /// The streams of the Durable Streams protocol.
     pub(crate) durable: durable::Streams,
+    /// How many publishes of one message wait for their durability.
+    pub(crate) publishing: AtomicUsize,
     /// What is recorded for Prometheus, if the process records it.
     pub(crate) metrics: Option<PrometheusHandle>,
     /// Who follows over this listener.
@@ -146,7 +149,8 @@ pub struct HttpListener {
 struct Paths {
     hosts: Hosts,
     before: Router,
-    all: OnceLock<Router>,
+    all: OnceLock<(Router, Arc<Shared>)>,
+    answers: metrics::Answers,
 }
 
 impl HttpListener {
@@ -163,7 +167,8 @@ impl HttpListener {
         let (close, closing) = watch::channel(false);
         let hosts = Hosts::new(address, &options.hosts);
         let before = health::routes_before_opening().layer(from_fn(around_before));
-        let paths = Arc::new(Paths { hosts, before, all: OnceLock::new() });
+        let answers = metrics::Answers::default();
+        let paths = Arc::new(Paths { hosts, before, all: OnceLock::new(), answers });
         let limits = options.clone();
         let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
         let accepting = tokio::spawn(accepting);
@@ -241,6 +246,7 @@ impl HttpListener {
             ),
             members: groups::Members::new(since),
             durable: durable::Streams::open(&broker),
+            publishing: AtomicUsize::new(0),
             jobs: self.jobs.take(),
             broker,
             auth,
@@ -252,7 +258,7 @@ impl HttpListener {
         };
         let shared = Arc::new(shared);
         // A listener serves one broker: the first it was given.
-        if self.paths.all.set(router(Arc::clone(&shared))).is_ok() {
+        if self.paths.all.set((router(Arc::clone(&shared)), Arc::clone(&shared))).is_ok() {
             self.chores.spawn(Arc::clone(&shared.sampler).run());
             self.chores.spawn(groups::sweep(Arc::clone(&shared)));
             self.chores.spawn(durable::sweep(shared));
@@ -392,27 +398,34 @@ async fn serve(
         return;
     };
     let streams = is_second.then(Streams::new);
-    let wire = Wire::new((socket, streams), peer.0, options.memory.clone());
+    let wire = Wire::new(streams, peer.0, options.memory.clone());
     let watched = Arc::clone(&wire);
+    let from: Arc<str> = peer.0.to_string().into();
     let service =
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let (wire, answering) = (Arc::clone(&watched), watched.answering());
-            request.extensions_mut().insert(peer);
-            if let Some(certificate) = &certificate {
-                request.extensions_mut().insert(Arc::clone(certificate));
-            }
+            let (paths, certificate) = (Arc::clone(&paths), certificate.clone());
             name_host(&mut request);
-            let answer = paths.hosts.check(&request).map(|()| {
-                without_host(&mut request);
-                let router = paths.all.get().unwrap_or(&paths.before).clone();
-                tower::ServiceExt::oneshot(router, request)
-            });
+            let checked = paths.hosts.check(&request);
+            without_host(&mut request);
+            let from = Arc::clone(&from);
             async move {
-                let answer = match answer {
-                    Ok(answer) => answer.await?,
-                    Err(problem) => problem.into_response(),
+                let answer = match (checked, paths.all.get()) {
+                    (Ok(()), Some((_, shared))) if direct::is_direct(&request) => {
+                        direct::publish(shared, (from, certificate.as_ref()), request).await
+                    }
+                    (Ok(()), all) => {
+                        request.extensions_mut().insert(peer);
+                        if let Some(certificate) = certificate {
+                            request.extensions_mut().insert(certificate);
+                        }
+                        let router = all.map_or(&paths.before, |(router, _)| router).clone();
+                        // Boxed: a request that needs no router does not pay for the size of this.
+                        Box::pin(tower::ServiceExt::oneshot(router, request)).await?
+                    }
+                    (Err(problem), _) => problem.into_response(),
                 };
-                metrics::count(answer.status());
+                paths.answers.count(answer.status());
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                     wire.upgraded();
                 }
@@ -420,45 +433,60 @@ async fn serve(
             }
         });
     if is_second {
-        http2::serve(&options, &wire, service, closed(closing)).await;
+        http2::serve(&options, (&wire, socket), service, closed(closing)).await;
         return end(wire).await;
     }
     let ended = {
         let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(options.head_timeout)
+            // A timer of our own looks after heads: hyper would set one for each request.
+            .header_read_timeout(None)
             .max_header_size(options.head_bytes_max)
             .max_buf_size(options.head_bytes_max.max(READ_BYTES_MAX))
             .serve_connection(
-                TokioIo::new(Io::new(Arc::clone(&wire), options.write_timeout)),
+                TokioIo::new(Io::new(Arc::clone(&wire), socket, options.write_timeout)),
                 service,
             )
             .with_upgrades();
         tokio::pin!(connection);
+        // The connection first: what ends it otherwise is looked at when it has nothing to do.
         tokio::select! {
-            ended = connection.as_mut() => Some(ended),
+            biased;
+            _ = connection.as_mut() => Ended::ByItself,
+            () = wire.head_is_late(options.head_timeout) => Ended::Late,
             () = closed(closing) => {
                 connection.as_mut().graceful_shutdown();
-                tokio::time::timeout(options.drain, connection).await.ok()
+                match tokio::time::timeout(options.drain, connection).await {
+                    Ok(_) => Ended::ByItself,
+                    Err(_) => Ended::InTheMiddle,
+                }
             }
         }
     };
-    if let Some(Err(error)) = &ended
-        && error.is_timeout()
-    {
+    if ended == Ended::Late {
         let detail = format!("the head did not arrive within {:?}", options.head_timeout);
         wire.tell_timeout(&Problem::new(ErrorCode::RequestTimeout, detail));
     }
-    if ended.is_some() {
+    if ended != Ended::InTheMiddle {
         end(wire).await;
     }
 }
 
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// hyper is done with it.
+    ByItself,
+    /// The next head did not come in time.
+    Late,
+    /// An answer was not done when the listener closed.
+    InTheMiddle,
+}
+
 /// Ends a connection, unless it became a WebSocket.
 async fn end(wire: Arc<Wire>) {
-    if let Some(wire) = Arc::into_inner(wire) {
+    if let Some(socket) = Arc::into_inner(wire).and_then(Wire::into_socket) {
         // The peer is gone or takes too long; both end it.
-        let _ = tokio::time::timeout(LINGER, linger(wire.stream)).await;
+        let _ = tokio::time::timeout(LINGER, linger(socket)).await;
     }
 }
 

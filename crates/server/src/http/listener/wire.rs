@@ -1,4 +1,4 @@
-//! The bytes of a connection, watched from beside hyper.
+//! The bytes of a connection, watched from beside hyper, which owns the socket while it lasts.
 //!
 //! hyper answers a head that it cannot read with a status and nothing else, and one that never
 //! ends with nothing at all. Here the first becomes a problem as all errors are, and the
@@ -10,7 +10,7 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -37,9 +37,10 @@ const LINE_BYTES_MAX: usize = 2048;
 /// Bytes that are read at once while memory is short.
 const SHORT_READ_BYTES: usize = 4 * 1024;
 
-/// A socket that hyper and the server share.
+/// What hyper and the server both know of a connection.
 pub(crate) struct Wire {
-    pub(crate) stream: Socket,
+    /// The socket, when hyper is done with it.
+    returned: Mutex<Option<Socket>>,
     /// The requests of HTTP/2; none is HTTP/1.1, whose heads and errors are looked at here.
     streams: Option<Streams>,
     peer: SocketAddr,
@@ -55,6 +56,9 @@ pub(crate) struct Wire {
     answered: AtomicUsize,
     /// Whether it speaks another protocol now.
     upgraded: AtomicBool,
+    opened: Instant,
+    /// Since when the next head is waited for, in ms after `opened`; it counts while nothing is answered.
+    head_since: AtomicU64,
     unsent: Mutex<Unsent>,
     memory: Budget,
 }
@@ -72,6 +76,7 @@ pub(crate) struct Answering(Arc<Wire>);
 
 impl Drop for Answering {
     fn drop(&mut self) {
+        self.0.awaits_head();
         self.0.answered.fetch_sub(1, Ordering::Relaxed);
         if let Some(streams) = &self.0.streams {
             streams.end();
@@ -80,14 +85,10 @@ impl Drop for Answering {
 }
 
 impl Wire {
-    pub(crate) fn new(
-        (stream, streams): (Socket, Option<Streams>),
-        peer: SocketAddr,
-        memory: Budget,
-    ) -> Arc<Self> {
+    pub(crate) fn new(streams: Option<Streams>, peer: SocketAddr, memory: Budget) -> Arc<Self> {
         let unsent = Unsent { bytes: 0, share: memory.share(), waker: None };
         Arc::new(Self {
-            stream,
+            returned: Mutex::new(None),
             streams,
             peer,
             unanswered: AtomicBool::new(false),
@@ -95,6 +96,8 @@ impl Wire {
             head_bytes: AtomicUsize::new(0),
             answered: AtomicUsize::new(0),
             upgraded: AtomicBool::new(false),
+            opened: Instant::now(),
+            head_since: AtomicU64::new(0),
             unsent: Mutex::new(unsent),
             memory,
         })
@@ -125,6 +128,32 @@ impl Wire {
         Answering(Arc::clone(self))
     }
 
+    /// The next head is waited for from now on.
+    fn awaits_head(&self) {
+        let ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.head_since.store(ms, Ordering::Relaxed);
+    }
+
+    /// Since when a head is waited for; `None` while a request is answered, or its answer not taken.
+    fn head_awaited_since(&self) -> Option<Instant> {
+        let is_busy = self.answered.load(Ordering::Relaxed) > 0 || self.unsent().bytes > 0;
+        let since = Duration::from_millis(self.head_since.load(Ordering::Relaxed));
+        (!is_busy).then(|| self.opened + since)
+    }
+
+    /// Resolves when a head was waited for so long. One timer serves all requests of a connection: it
+    /// looks when it is due, and no request sets it.
+    pub(crate) async fn head_is_late(&self, limit: Duration) {
+        loop {
+            let due = self.head_awaited_since().unwrap_or_else(Instant::now) + limit;
+            tokio::time::sleep_until(due).await;
+            let since = self.head_awaited_since();
+            if since.is_some_and(|since| Instant::now() >= since + limit) {
+                return;
+            }
+        }
+    }
+
     /// No more heads come.
     pub(crate) fn upgraded(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
@@ -136,11 +165,19 @@ impl Wire {
         self.streams.is_none() && answered == 0 && !self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// Says that the head did not arrive in time, if one began.
+    /// Says that the head did not arrive in time, if one began. To be called when hyper is done.
     pub(crate) fn tell_timeout(&self, problem: &Problem) {
-        if self.unanswered.load(Ordering::Relaxed) {
-            self.stream.try_write(&last_answer(problem));
+        let mut returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.unanswered.load(Ordering::Relaxed)
+            && let Some(socket) = &mut *returned
+        {
+            socket.try_write(&last_answer(problem));
         }
+    }
+
+    /// The socket, if hyper is done with it.
+    pub(crate) fn into_socket(self) -> Option<Socket> {
+        self.returned.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unsent(&self) -> MutexGuard<'_, Unsent> {
@@ -150,6 +187,19 @@ impl Wire {
     /// Counts bytes of an answer that were produced.
     pub(crate) fn made(&self, bytes: usize) {
         self.unsent().change(|unsent| unsent + bytes);
+    }
+
+    /// Counts bytes that were written, of an answer if one is unsent.
+    fn sent(&self, bytes: usize) {
+        let mut unsent = self.unsent();
+        if unsent.bytes == 0 {
+            return;
+        }
+        unsent.change(|unsent| unsent.saturating_sub(bytes));
+        if unsent.bytes == 0 {
+            drop(unsent);
+            self.awaits_head();
+        }
     }
 
     /// Ready when less than so many bytes are to be written.
@@ -176,9 +226,11 @@ impl Unsent {
     }
 }
 
-/// hyper's side of a socket.
+/// hyper's side of a connection. When it goes, the socket is given back.
 pub(crate) struct Io {
     wire: Arc<Wire>,
+    /// There until this is dropped.
+    socket: Option<Socket>,
     /// What is left of a problem that stands in for an answer of hyper's own.
     rest: Vec<u8>,
     /// What a head that is not whole yet holds.
@@ -190,9 +242,10 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    pub(crate) fn new(wire: Arc<Wire>, write_timeout: Duration) -> Self {
-        let head = wire.memory.share();
-        Self { wire, rest: Vec::new(), head, write_timeout, blocked_since: None, timer: None }
+    pub(crate) fn new(wire: Arc<Wire>, socket: Socket, write_timeout: Duration) -> Self {
+        let (head, socket) = (wire.memory.share(), Some(socket));
+        let (rest, blocked_since, timer) = (Vec::new(), None, None);
+        Self { wire, socket, rest, head, write_timeout, blocked_since, timer }
     }
 
     /// Called when the socket takes nothing: an error when that has lasted too long.
@@ -228,7 +281,8 @@ impl Io {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.wire.stream.poll_write(context, parts) {
+        let Some(socket) = &mut self.socket else { return gone() };
+        match socket.poll_write(context, parts) {
             Poll::Ready(written) => Poll::Ready(written),
             Poll::Pending => self.poll_patience(context).map(Err),
         }
@@ -236,7 +290,7 @@ impl Io {
 
     fn wrote(&mut self, bytes: usize) {
         self.blocked_since = None;
-        self.wire.unsent().change(|unsent| unsent.saturating_sub(bytes));
+        self.wire.sent(bytes);
     }
 
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -271,6 +325,17 @@ impl Io {
         self.wrote(*written.as_ref().unwrap_or(&0));
         Poll::Ready(written)
     }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        *self.wire.returned.lock().unwrap_or_else(PoisonError::into_inner) = self.socket.take();
+    }
+}
+
+/// What a use of a socket that was given back comes to; there is none.
+fn gone<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
 }
 
 /// The problem for an answer that hyper created by itself: an error without a body. Only hyper does
@@ -355,16 +420,17 @@ impl AsyncRead for Io {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_head(context));
-        let wire = &self.wire;
+        let Self { wire, socket, .. } = &mut *self;
+        let Some(socket) = socket else { return gone() };
         let read = if wire.memory.is_short() {
             let mut small = [0; SHORT_READ_BYTES];
             let most = buffer.remaining().min(SHORT_READ_BYTES);
             let mut few = ReadBuf::new(&mut small[..most]);
-            let read = ready!(wire.stream.poll_read(context, &mut few))?;
+            let read = ready!(socket.poll_read(context, &mut few))?;
             buffer.put_slice(few.filled());
             read
         } else {
-            ready!(wire.stream.poll_read(context, buffer))?
+            ready!(socket.poll_read(context, buffer))?
         };
         if read > 0 && !wire.unanswered.swap(true, Ordering::Relaxed) {
             let filled = buffer.filled();
@@ -401,9 +467,10 @@ impl AsyncWrite for Io {
 
     /// hyper flushes when it has written all it has: nothing is unsent then.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.wire.unsent().change(|_| 0);
+        self.wire.sent(usize::MAX);
         ready!(self.poll_rest(context))?;
-        match self.wire.stream.poll_flush(context) {
+        let Some(socket) = &mut self.socket else { return gone() };
+        match socket.poll_flush(context) {
             Poll::Ready(flushed) => Poll::Ready(flushed),
             Poll::Pending => self.poll_patience(context).map(Err),
         }

@@ -45,31 +45,42 @@ async fn publish_one(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
     TopicPath(topic): TopicPath,
-    mut params: Params,
+    params: Params,
     request: Request,
 ) -> Result<Response, Problem> {
     if body::is_lines(request.headers()) {
         return publish_lines(shared, caller, (topic, params), request).await;
     }
-    let wishes = Wishes::read(request.headers(), &mut params, shared.broker.now())?;
+    let (parts, body) = request.into_parts();
+    publish_read((&*shared, &caller), (&topic, params), &parts.headers, body).await
+}
+
+/// Publishes the message that is the body of a request.
+pub(crate) async fn publish_read(
+    (shared, caller): (&Shared, &Caller),
+    (topic, mut params): (&TopicName, Params),
+    headers: &HeaderMap,
+    body: impl body::Incoming,
+) -> Result<Response, Problem> {
+    let wishes = Wishes::read(headers, &mut params, shared.broker.now())?;
     let tombstone = params.switch("tombstone")?.unwrap_or(false);
     params.finish()?;
     let mut message = wishes.message;
-    let bytes = body::read(request.into_body(), &shared).await?;
+    let bytes = body::read(body, shared).await?;
     if tombstone && (message.key.is_none() || !bytes.is_empty()) {
         return Err(Problem::bad_request("a tombstone has a key and no body"));
     }
     caller.charge(1, bytes.len() as u64)?;
     message.body = (!tombstone).then_some(bytes);
     if wishes.create {
-        create_if_missing(caller, &topic).await?;
+        create_if_missing(caller.clone(), topic).await?;
     }
-    let (ack, report) = publish_reported(&shared, &topic, message, wishes.options).await?;
+    let (ack, report) = publish_reported(shared, topic, message, wishes.options).await?;
     let report = match report {
         Some(report) => Some(report.await),
         None => None,
     };
-    Ok(ack_answer(&topic, &ack, report.as_ref()))
+    Ok(ack_answer(topic, &ack, report.as_ref()))
 }
 
 async fn publish_lines(

@@ -43,6 +43,11 @@ impl Params {
         Self { given: given.collect(), known: Vec::new() }
     }
 
+    /// Whether none is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
     /// The bytes of a parameter.
     pub(crate) fn bytes(&mut self, name: &'static str) -> Result<Option<Bytes>, Problem> {
         self.known.push(name);

@@ -5,10 +5,10 @@
 //! does not exist: a misspelt condition must not publish without it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use gapless_auth::Caller;
@@ -57,6 +57,9 @@ impl Wishes {
         now: Timestamp,
     ) -> Result<Self, Problem> {
         let mut given = Given::new(headers, params);
+        if given.is_nothing() && !headers.contains_key(header::CONTENT_TYPE) {
+            return Ok(Self::default());
+        }
         let mut wishes = Self::options(&mut given)?;
         let message = &mut wishes.message;
         message.key = given.bytes("key")?;
@@ -141,7 +144,7 @@ impl ValidateParts for Message {
 }
 
 /// Refuses our headers on all paths that do not read them, where they would have no effect.
-pub(crate) fn check_headers(request: &Request) -> Result<(), Problem> {
+pub(crate) fn check_headers<B>(request: &Request<B>) -> Result<(), Problem> {
     let Some(name) = request.headers().keys().find(|name| is_ours(name)) else { return Ok(()) };
     let path = request.uri().path().strip_prefix("/v1/topics/");
     let topic = path.and_then(|path| path.strip_suffix("/messages"));
@@ -169,6 +172,11 @@ impl<'a> Given<'a> {
     fn new(headers: &'a HeaderMap, params: &'a mut Params) -> Self {
         let has_ours = headers.keys().any(is_ours);
         Self { headers, params, has_ours, known: Vec::new() }
+    }
+
+    /// Whether nothing of ours is asked for.
+    fn is_nothing(&self) -> bool {
+        !self.has_ours && self.params.is_empty()
     }
 
     fn bytes(&mut self, name: &'static str) -> Result<Option<Bytes>, Problem> {
@@ -222,7 +230,7 @@ impl<'a> Given<'a> {
     }
 }
 
-fn share(value: &axum::http::HeaderValue) -> Bytes {
+fn share(value: &HeaderValue) -> Bytes {
     Bytes::copy_from_slice(value.as_bytes())
 }
 
@@ -280,6 +288,11 @@ pub(crate) async fn publish_reported(
     let starting = || start(&shared.broker, topic, &message, options);
     let mut publishing = with_room(&shared.broker, starting).await?;
     let report = publishing.take_report();
+    let others = Counted::one_more(&shared.publishing);
+    if others.others > 0 {
+        // One write or flush is for all of them, and none does its own.
+        publishing.gather();
+    }
     let ack = match publishing.await? {
         PublishAck::Rejected(reason) => return Err(rejected(&shared.broker, topic, reason)),
         PublishAck::Accepted(accepted) if accepted.duplicate => {
@@ -289,6 +302,25 @@ pub(crate) async fn publish_reported(
         ack => ack,
     };
     Ok((ack, report))
+}
+
+/// That a publish waits for its durability, for as long as it is held.
+struct Counted<'a> {
+    all: &'a AtomicUsize,
+    /// How many did when it began.
+    others: usize,
+}
+
+impl<'a> Counted<'a> {
+    fn one_more(all: &'a AtomicUsize) -> Self {
+        Self { all, others: all.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Where a message is that was published before; 0 if it is gone, or cannot be read now.
@@ -317,13 +349,17 @@ async fn with_room<F>(broker: &Broker, mut start: impl FnMut() -> F) -> Result<P
 where
     F: Future<Output = Result<Publishing, Problem>>,
 {
+    let publishing = start().await?;
+    if !publishing.needs_room() {
+        return Ok(publishing);
+    }
     let trying = async {
         loop {
+            broker.room().await;
             let publishing = start().await?;
             if !publishing.needs_room() {
                 return Ok(publishing);
             }
-            broker.room().await;
         }
     };
     let full = || Err(RejectReason::QueueFull.into());
@@ -407,9 +443,26 @@ pub(crate) fn ack_answer(
         PublishAck::Accepted(_) => StatusCode::CREATED,
         _ => StatusCode::ACCEPTED,
     };
+    if let (PublishAck::Accepted(accepted), None) = (ack, report) {
+        let json = HeaderValue::from_static("application/json");
+        return (status, [(header::CONTENT_TYPE, json)], accepted_json(topic, accepted))
+            .into_response();
+    }
     let mut answer = ack_json(topic, ack);
     if let Some(report) = report {
         answer["report"] = crate::json::report(report);
     }
     (status, axum::Json(answer)).into_response()
+}
+
+/// The same bytes as [`ack_json`] has, without a tree of values.
+fn accepted_json(topic: &TopicName, accepted: &Accepted) -> String {
+    let position = position_json(accepted);
+    let topic = Value::from(topic.as_str());
+    let Accepted { last, durability, duplicate, .. } = accepted;
+    format!(
+        r#"{{"duplicate":{duplicate},"durability":"{}","position":{position},"seq":{},"topic":{topic}}}"#,
+        durability.name(),
+        last.0
+    )
 }

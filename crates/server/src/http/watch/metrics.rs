@@ -6,7 +6,7 @@
 //! running server.
 
 use std::fmt::{Display, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -48,10 +48,29 @@ pub(crate) async fn show(State(shared): State<Arc<Shared>>) -> Result<Response, 
     Ok(([(header::CONTENT_TYPE, kind)], text.await?).into_response())
 }
 
-/// Counts an answer in `gapless_http_requests_total`.
-pub(crate) fn count(status: StatusCode) {
-    let code = status.as_u16().to_string();
-    ::metrics::counter!("gapless_http_requests_total", "code" => code).increment(1);
+/// The counters of answers by their status, `gapless_http_requests_total`; each is looked up once.
+pub(crate) struct Answers(Vec<OnceLock<::metrics::Counter>>);
+
+/// Status codes have three digits, of which the first is not 0.
+const STATUS_MIN: u16 = 100;
+const STATUS_MAX: u16 = 999;
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self((STATUS_MIN..=STATUS_MAX).map(|_| OnceLock::new()).collect())
+    }
+}
+
+impl Answers {
+    /// Counts an answer.
+    pub(crate) fn count(&self, status: StatusCode) {
+        let code = status.as_u16();
+        let counter =
+            || ::metrics::counter!("gapless_http_requests_total", "code" => code.to_string());
+        if let Some(counted) = self.0.get(usize::from(code - STATUS_MIN)) {
+            counted.get_or_init(counter).increment(1);
+        }
+    }
 }
 
 /// Says what is counted; to be called before anything is.
