@@ -37,16 +37,16 @@ fn publish_through(brokers: &RwLock<Option<Broker>>, topic: &str, stop: &AtomicB
 
 /// Reads a stream to its end, however it ends, and comes back with the last id until all of
 /// these topics were read as far as they were filled.
-struct Reader {
+struct Reader<'a> {
     path: &'static str,
     last_id: Option<String>,
     next: BTreeMap<String, u64>,
-    visits: u32,
+    visits: &'a AtomicU64,
 }
 
-impl Reader {
-    fn new(path: &'static str) -> Self {
-        Self { path, last_id: None, next: BTreeMap::new(), visits: 0 }
+impl<'a> Reader<'a> {
+    fn new(path: &'static str, visits: &'a AtomicU64) -> Self {
+        Self { path, last_id: None, next: BTreeMap::new(), visits }
     }
 
     /// One visit: until the server ends it, or `enough` says so.
@@ -57,7 +57,7 @@ impl Reader {
             return std::thread::yield_now();
         };
         assert_eq!(stream.status, 200, "{}", stream.head);
-        self.visits += 1;
+        self.visits.fetch_add(1, Ordering::Relaxed);
         while !enough(&self.next) {
             let Some(event) = stream.next_or_end() else { break };
             assert!(!["gap", "failed", "skipped"].contains(&event.event.as_str()), "{event:?}");
@@ -74,7 +74,7 @@ impl Reader {
 
 #[test]
 fn d7_streams_go_on_without_gap_or_repeat_through_restarts_while_publishers_run() {
-    const RESTARTS: u32 = 4;
+    const RESTARTS: u64 = 4;
     let mut server = Server::with(|http, broker| {
         http.drain = std::time::Duration::from_secs(2);
         broker.journal.tail_bytes = 32 * 1024;
@@ -85,8 +85,10 @@ fn d7_streams_go_on_without_gap_or_repeat_through_restarts_while_publishers_run(
     }
     let brokers = RwLock::new(Some(server.broker().clone()));
     let (stop, address) = (AtomicBool::new(false), server.address);
-    // Of each reader, so that every restart cuts off both.
+    // Of each reader what it read, and how often it has connected: every restart cuts off both, also one
+    // that still reads what came before the last.
     let seen = [AtomicU64::new(0), AtomicU64::new(0)];
+    let visits = [AtomicU64::new(0), AtomicU64::new(0)];
     let targets: Mutex<Option<Vec<u64>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         let publishers: Vec<_> = ["orders.eu", "orders.us"]
@@ -95,11 +97,11 @@ fn d7_streams_go_on_without_gap_or_repeat_through_restarts_while_publishers_run(
         let paths = ["/v1/topics/orders.eu/follow", "/v1/follow?pattern=orders.%3E"];
         let readers: Vec<_> = paths
             .into_iter()
-            .zip(&seen)
-            .map(|(path, seen)| {
+            .zip(seen.iter().zip(&visits))
+            .map(|(path, (seen, visits))| {
                 let targets = &targets;
                 scope.spawn(move || {
-                    let mut reader = Reader::new(path);
+                    let mut reader = Reader::new(path, visits);
                     let done = |next: &BTreeMap<String, u64>| {
                         seen.fetch_add(1, Ordering::Relaxed);
                         targets.lock().expect("no panic").as_ref().is_some_and(|targets| {
@@ -112,11 +114,13 @@ fn d7_streams_go_on_without_gap_or_repeat_through_restarts_while_publishers_run(
                     while !done(&reader.next) {
                         reader.visit(address, done);
                     }
-                    reader.visits
+                    reader.visits.load(Ordering::Relaxed)
                 })
             })
             .collect();
-        for _ in 0..RESTARTS {
+        for restart in 0..RESTARTS {
+            let is_new = |visits: &AtomicU64| visits.load(Ordering::Relaxed) > restart;
+            server.until("readers have come back", |_| visits.iter().all(is_new));
             let now = || seen.each_ref().map(|seen| seen.load(Ordering::Relaxed));
             let before = now();
             server.until("readers go on", |_| {
