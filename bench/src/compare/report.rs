@@ -102,7 +102,8 @@ pub(super) struct Line {
 }
 
 impl Report {
-    /// Adds a round's figure of one by its name, which is a peer or not; cases and contenders stay in the order in which they came.
+    /// Adds a round's figure of one by its name, which is a peer or not; cases and contenders stay in
+    /// the order in which they came.
     pub(super) fn add(
         &mut self,
         (work, title, counts): (&str, &str, Counts),
