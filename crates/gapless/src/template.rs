@@ -157,7 +157,7 @@ impl Default for Filling {
 }
 
 impl Filling {
-    /// Replaces `{n}` (the number of the message, from 1), `{time}`, `{time_ms}`, `{rand}` and
+    /// Replaces `{number}` or `{n}` (the number of the message, from 1), `{time}`, `{time_ms}`, `{rand}` and
     /// `{rand:FROM-TO}`.
     pub(crate) fn fill(&self, text: &str, n: u64) -> String {
         let mut filled = String::with_capacity(text.len());
@@ -183,7 +183,7 @@ impl Filling {
 
     fn value(&self, name: &str, n: u64) -> Option<String> {
         match name {
-            "n" => Some(n.to_string()),
+            "number" | "n" => Some(n.to_string()),
             "time" => Some(calendar::format(self.clock.now().0)),
             "time_ms" => Some(self.clock.now().0.to_string()),
             "rand" => Some(((self.random)() % RAND_END).to_string()),
@@ -234,7 +234,7 @@ mod tests {
             "7 12 {rand:9-1} {m} {"
         );
         assert_eq!(filling.fill("{time}", 1).len(), "1970-01-01T00:00:01.000Z".len());
-        assert_eq!(filling.fill("é{n}ü", 12), "é12ü");
+        assert_eq!(filling.fill("é{n}ü{number}", 12), "é12ü12");
         assert_eq!(
             filling.fill("{rand:0-18446744073709551615}", 1),
             "{rand:0-18446744073709551615}"

@@ -38,14 +38,14 @@ enum ClusterCommand {
     )]
     Status {
         /// Show it again every second
-        #[arg(long)]
+        #[arg(long, short)]
         watch: bool,
     },
     /// List the nodes: whether each is linked, suspended, and what waits for it
     #[command(after_help = "Examples:\n  gapless cluster nodes\n  gapless cluster nodes --watch")]
     Nodes {
         /// Show it again every second
-        #[arg(long)]
+        #[arg(long, short)]
         watch: bool,
     },
     /// Show links and named subscribers: where each is, and what is held for it
@@ -54,7 +54,7 @@ enum ClusterCommand {
     )]
     Topology {
         /// Show it again every second
-        #[arg(long)]
+        #[arg(long, short)]
         watch: bool,
     },
     /// Let the node leave the cluster: it sends what waits, says goodbye and goes on alone

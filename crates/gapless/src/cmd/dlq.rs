@@ -120,7 +120,7 @@ struct WhichLetters {
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
     /// Those with this key
-    #[arg(long)]
+    #[arg(long, short)]
     key: Option<String>,
 }
 

@@ -412,7 +412,7 @@ fn describe(info: &GroupInfo) -> Vec<(&'static str, String)> {
         (
             "since the start",
             format!(
-                "{} delivered, {} again, {} acked, {} nacked, {} run out, {} lost",
+                "{} delivered, {} again, {} acked, {} nacked, {} expired, {} lost",
                 human_number(totals.delivered),
                 human_number(totals.redelivered),
                 human_number(totals.acked),

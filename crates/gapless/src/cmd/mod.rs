@@ -298,6 +298,10 @@ mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("gapless "), "{} has no example", command.get_name());
             assert!(command.get_about().is_some(), "{}", command.get_name());
+            // The parser of the command line takes this for the end of a line.
+            let texts = command.get_arguments().filter_map(|arg| arg.get_help());
+            let texts: Vec<String> = texts.map(ToString::to_string).chain([help]).collect();
+            assert!(!texts.iter().any(|text| text.contains("{n}")), "{}", command.get_name());
             below.by_ref().for_each(check);
         }
         check(&Cli::command());

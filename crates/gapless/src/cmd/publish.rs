@@ -40,7 +40,7 @@ Examples:
   gapless pub reminders 'call back' --delay 2h        appears later; see `gapless cancel`
   gapless pub accounts v8 --key 42 --expect-key-seq 7 only if no other publish came first
   gapless pub prices --key apples --tombstone         remove a key
-  gapless pub load '{\"n\": {n}, \"at\": \"{time}\"}' --template --count 1000 --rate 50
+  gapless pub load '{\"n\": {number}, \"at\": \"{time}\"}' --template --count 1000 --rate 50
   gapless pub load x --template --key 'user-{rand:1-100}' --count 1000
   gapless pub chat.room1 hello --report               who took it; volatile subjects only
 
@@ -110,7 +110,7 @@ pub(crate) struct PubOptions {
     /// Create the topic if it is missing
     #[arg(long)]
     create: bool,
-    /// Fill in {n} (the number of the message), {time}, {time_ms}, {rand} and {rand:1-100} in the
+    /// Fill in {number} (of the message, from 1), {time}, {time_ms}, {rand} and {rand:1-100} in the
     /// message, the key and headers; every other brace stays as it is
     #[arg(long)]
     template: bool,
