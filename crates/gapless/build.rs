@@ -10,7 +10,11 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=GAPLESS_COMMIT");
     let given = std::env::var("GAPLESS_COMMIT").ok().filter(|commit| !commit.is_empty());
-    let commit = given.or_else(of_git).map(|commit| format!(" ({commit})")).unwrap_or_default();
+    let known = given.or_else(of_git).unwrap_or_default();
+    // Behind the commit is its day, which only people want to see.
+    let short = known.split(' ').next().unwrap_or_default();
+    println!("cargo:rustc-env=GAPLESS_COMMIT_SHOWN={short}");
+    let commit = if known.is_empty() { known } else { format!(" ({known})") };
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     println!("cargo:rustc-env=GAPLESS_VERSION={version}{commit}");
 }

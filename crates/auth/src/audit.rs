@@ -31,6 +31,7 @@ impl Audit {
 
     /// An entry. Never waits for the disk.
     pub(crate) fn say(&self, kind: &'static str, fields: &[(&str, Value)]) {
+        log(kind, fields);
         self.broker.emit_event(kind, fields);
         let Some((own, topic)) = &self.kept else { return };
         let mut body: Map<String, Value> =
@@ -44,5 +45,25 @@ impl Audit {
         if !kept.is_accepted() {
             tracing::warn!(kind, "an entry of the audit could not be kept");
         }
+    }
+}
+
+/// A line of the log. What is refused stands out; what is allowed is said when it is asked for, by
+/// [`Caller::acts`](crate::Caller::acts).
+fn log(kind: &str, fields: &[(&str, Value)]) {
+    let of = |name: &str| {
+        let found = fields.iter().find(|(known, _)| *known == name);
+        found.and_then(|(_, value)| value.as_str()).unwrap_or_default()
+    };
+    let (who, from) = (of("who"), of("from"));
+    let (right, on) = (of("right"), of("on"));
+    match kind {
+        "audit.refused" => tracing::warn!(target: "audit", from, why = of("why"), "login refused"),
+        "audit.denied" => tracing::warn!(target: "audit", who, from, right, on, "denied"),
+        "audit.changed" => {
+            let (what, name) = (of("what"), of("name"));
+            tracing::info!(target: "audit", who, from, what, name, "identities changed");
+        }
+        _ => tracing::debug!(target: "audit", who, from, right, on, "allowed"),
     }
 }

@@ -267,6 +267,12 @@ impl Caller {
         Denied { who: self.who.name.clone(), right, on: on.to_owned() }
     }
 
+    /// Says in the log that it asked for an administrative act, which it may.
+    pub fn acts(&self, action: &str, on: &str) {
+        let (who, from) = (self.name(), self.from());
+        tracing::info!(target: "audit", who, from, action, on, "admin request");
+    }
+
     fn audit(&self, kind: &'static str, right: Right, on: &str) {
         let who = [("who", json!(self.name())), ("from", json!(self.from()))];
         let what = [("right", json!(right.name())), ("on", json!(on))];

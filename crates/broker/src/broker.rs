@@ -33,6 +33,7 @@ use crate::read::recovery_memory::RecoveryMemory;
 use crate::read::subscription::{Shared, SubscriberInfo};
 use crate::topic::live_topic::{LiveTopic, lock};
 use crate::topic::topics::Topics;
+use crate::trace::Traces;
 use crate::volatile::named::Sessions;
 use crate::volatile::report::Reports;
 use crate::volatile::router::Router;
@@ -130,6 +131,8 @@ pub(crate) struct Inner {
     pub(crate) router: Router,
     /// The cluster it is in, if any.
     pub(crate) spread: OnceLock<Arc<dyn Spread>>,
+    /// Where spans of traced messages go, if anywhere.
+    pub(crate) traces: OnceLock<Traces>,
     /// The newest version of what the cluster knows to be followed here.
     pub(crate) interest: AtomicU64,
     pub(crate) sessions: Sessions,
@@ -224,6 +227,7 @@ impl Broker {
             groups,
             router: Router::default(),
             spread: OnceLock::new(),
+            traces: OnceLock::new(),
             interest: AtomicU64::new(0),
             sessions: Sessions::default(),
             reports: Arc::default(),

@@ -40,6 +40,7 @@ mod publish;
 mod read;
 mod subsystem;
 mod topic;
+mod trace;
 mod volatile;
 
 pub use blocking::block_on;
@@ -49,7 +50,7 @@ pub use error::{
     BrokerOpenError, CloseError, FollowError, GroupError, MemberError, SubscribeError, TopicError,
 };
 pub use figures::counts::{DeliveryCounts, TopicCounts};
-pub use figures::metrics::ACK_SECONDS_BUCKETS;
+pub use figures::metrics::{ACK_SECONDS_BUCKETS, DELIVERY_SECONDS_BUCKETS};
 pub use figures::totals::{FlowCounts, GroupCounts};
 pub use gapless_core::StartFrom as From;
 pub use gapless_core::{DeadLetter, GroupTotals, LetterFilter, Token, TokenError};
@@ -69,5 +70,6 @@ pub use read::explain::{Explained, GroupExplained, GroupFate, MessageState};
 pub use read::subscription::{SubscriberInfo, SubscriberState, Subscription};
 pub use subsystem::Subsystem;
 pub use topic::admin::{CreatingTopic, TopicPlace};
+pub use trace::{Span, Step, TraceSink};
 pub use volatile::report::Reporting;
 pub use volatile::spread::{Incoming, NamedRefused, Spread, SpreadIsSet, Unseen};

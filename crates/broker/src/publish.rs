@@ -30,6 +30,7 @@ use crate::group::member::MemberHandle;
 use crate::publish::commit::Prepared;
 use crate::publish::offer::Acks;
 use crate::topic::live_topic::LiveTopic;
+use crate::trace::Publish;
 use crate::volatile::report::Reporting;
 
 /// A publish under way: await it, or block on it with [`Publishing::wait`]. The message is
@@ -46,6 +47,8 @@ pub struct Publishing {
     pub(crate) report: Option<Reporting>,
     /// Whether it is of something that lives in memory only.
     pub(crate) volatile: bool,
+    /// What of it is traced.
+    pub(crate) traced: Option<Box<Publish>>,
 }
 
 /// When a publish began, and where to record how long it took.
@@ -66,6 +69,7 @@ impl Publishing {
             timing: None,
             report: None,
             volatile: false,
+            traced: None,
         }
     }
 
@@ -179,6 +183,9 @@ impl Publishing {
         }
         if let Some(Timing { clock, seconds, began }) = self.timing.take() {
             seconds.record(clock.monotonic().saturating_sub(began).as_secs_f64());
+        }
+        if let Some(traced) = self.traced.take() {
+            traced.done(&self.acks);
         }
         Ok(())
     }
@@ -421,6 +428,22 @@ impl Broker {
         if self.inner.is_closed() {
             return Publishing::failed(PubSubError::Stopped);
         }
+        let Some(traces) = self.inner.traces.get() else {
+            return self.publish_found(topic, records, acks, options);
+        };
+        let bytes_max = self.inner.limits.message_bytes_max;
+        let (records, traced) = traces.publish(topic, records, bytes_max);
+        Publishing { traced, ..self.publish_found(topic, records, acks, options) }
+    }
+
+    fn publish_found(
+        &self,
+        topic: &TopicName,
+        records: Records,
+        acks: Acks,
+        options: &PublishOptions,
+    ) -> Publishing {
+        let for_cluster = !options.is_in_force();
         match self.inner.topics.find(topic) {
             Some(cell) if cell.lock().is_durable() => {
                 if for_cluster || options.report {

@@ -479,12 +479,22 @@ fn encode_headers(headers: &[(String, Bytes)]) -> Vec<u8> {
 fn decode_headers(mut rest: &[u8]) -> Option<Vec<(String, &[u8])>> {
     let mut headers = Vec::new();
     while !rest.is_empty() {
-        let len = take_varint(&mut rest)?;
-        let name = core::str::from_utf8(take_bytes(&mut rest, len)?).ok()?;
-        let len = take_varint(&mut rest)?;
-        headers.push((name.to_string(), take_bytes(&mut rest, len)?));
+        let (name, value) = take_header(&mut rest)?;
+        headers.push((core::str::from_utf8(name).ok()?.to_string(), value));
     }
     Some(headers)
+}
+
+fn take_header<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let len = take_varint(rest)?;
+    let name = take_bytes(rest, len)?;
+    let len = take_varint(rest)?;
+    Some((name, take_bytes(rest, len)?))
+}
+
+/// The names and values of a record's headers, as they are encoded; without an allocation.
+pub(crate) fn headers_of(mut rest: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    core::iter::from_fn(move || take_header(&mut rest))
 }
 
 /// Writes a number in seven bits per byte, low ones first.

@@ -46,6 +46,7 @@ pub mod sweep;
 pub mod time;
 pub mod token;
 pub mod topic;
+pub mod trace;
 pub mod trie;
 
 pub use ack::{Accepted, Fate, PubSubError, PublishAck, RejectReason, TotalLimit};

@@ -168,6 +168,16 @@ keys! {
     "outbox.topic_prefix" = "", "what comes before the topic of a row";
     "outbox.create_topics" = "false", "whether topics that do not exist are created: true or false";
     "durability" = "flushed", "default durability: memory, written or flushed";
+    "log.access" = "off", "which requests are lines of the log: off, http, native or all";
+    "log.lines_per_s" = "20", "most lines of one kind in a second, on average over ten; what is beyond \
+        that is counted and left out; 0 for any number";
+    "log.access_lines_per_s" = "1000", "the same for lines about requests (log.access)";
+    "log.slow_flush_ms" = "1000", "how long a flush (fsync) takes for the log to say so; 0 for never";
+    "trace.endpoint" = "", "collector that spans of traced messages are sent to (OTLP over HTTP), as \
+        http://127.0.0.1:4318; empty for none";
+    "trace.ratio" = "0", "share of messages without a traceparent with which a trace begins, from 0 to 1; \
+        a traceparent decides for itself";
+    "trace.service" = "gapless", "the name of the service in traces";
 }
 
 /// Variables that stand for flags, not for keys.

@@ -23,8 +23,10 @@ mod show;
 mod supervisor;
 mod template;
 mod tls;
+mod trace;
 mod values;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -93,7 +95,11 @@ fn wrong_words(error: &clap::Error) -> ExitCode {
 }
 
 fn run(command: Command, global: &Global, out: &mut Output) -> Done {
-    let level = global.log.as_deref().unwrap_or_else(|| command.log_level());
+    let level = global.log.as_deref().unwrap_or_else(|| match command.log_level() {
+        // At a terminal, between other commands, what each client does would be noise.
+        "info" if std::io::stderr().is_terminal() && !global.json => log::AT_A_TERMINAL,
+        level => level,
+    });
     log::begin(level, global.json)?;
     match command {
         Command::Init(options) => cmd::init::run(&options, &configuration(global)?, out),

@@ -7,7 +7,8 @@
 
 use std::sync::OnceLock;
 
-use gapless_broker::ACK_SECONDS_BUCKETS;
+use gapless_broker::{ACK_SECONDS_BUCKETS, DELIVERY_SECONDS_BUCKETS};
+use gapless_server::http::HTTP_SECONDS_BUCKETS;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
@@ -20,11 +21,16 @@ static RECORDER: OnceLock<PrometheusRecorder> = OnceLock::new();
 fn recorder() -> &'static PrometheusRecorder {
     RECORDER.get_or_init(|| {
         // Buckets can be added up over servers, which quantiles cannot.
-        let acks = Matcher::Full("gapless_ack_seconds".to_owned());
-        PrometheusBuilder::new()
-            .set_buckets_for_metric(acks, &ACK_SECONDS_BUCKETS)
-            .expect("there are buckets")
-            .build_recorder()
+        let histograms: [(&str, &[f64]); 3] = [
+            ("gapless_ack_seconds", &ACK_SECONDS_BUCKETS),
+            ("gapless_delivery_seconds", &DELIVERY_SECONDS_BUCKETS),
+            ("gapless_http_request_seconds", &HTTP_SECONDS_BUCKETS),
+        ];
+        let with = |builder: PrometheusBuilder, (name, buckets): (&str, &[f64])| {
+            let of = Matcher::Full(name.to_owned());
+            builder.set_buckets_for_metric(of, buckets).expect("there are buckets")
+        };
+        histograms.into_iter().fold(PrometheusBuilder::new(), with).build_recorder()
     })
 }
 

@@ -108,7 +108,13 @@ impl Inner {
                     return Turn::Done;
                 }
                 self.flushed_position.store(last.last.0, Ordering::Release);
-                self.stats.note_flush((self.monotonic)().saturating_sub(began));
+                let took = (self.monotonic)().saturating_sub(began);
+                self.stats.note_flush(took);
+                let slow = self.options.slow_flush;
+                if took >= slow && !slow.is_zero() {
+                    let (ms, frames) = (took.as_millis() as u64, written.len());
+                    tracing::warn!(ms, frames, "a flush was slow; publishers waited for it");
+                }
                 last.lsn
             } else {
                 Lsn::NONE

@@ -37,6 +37,8 @@ pub struct JournalOptions {
     pub recovery_threads: usize,
     /// Requests for history that may wait for a thread.
     pub recovery_queue_max: usize,
+    /// How long a flush may take before the log says so; zero says nothing.
+    pub slow_flush: Duration,
 }
 
 impl Default for JournalOptions {
@@ -55,6 +57,7 @@ impl Default for JournalOptions {
             compact_within: Duration::from_secs(10 * 60),
             recovery_threads: 2,
             recovery_queue_max: 4096,
+            slow_flush: Duration::from_secs(1),
         }
     }
 }
@@ -76,6 +79,7 @@ impl JournalOptions {
             compact_within: Duration::from_secs(10 * 60),
             recovery_threads: 0,
             recovery_queue_max: 64,
+            slow_flush: Duration::from_secs(1),
         }
     }
 }

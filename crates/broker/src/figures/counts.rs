@@ -36,6 +36,8 @@ pub struct TopicCounts {
 /// What all subscribers were handed since the store was opened, those included that are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryCounts {
+    /// Messages handed out.
+    pub delivered_messages: u64,
     /// Bytes handed out.
     pub delivered_bytes: u64,
     /// Bytes that were read from history for it.
@@ -45,6 +47,7 @@ pub struct DeliveryCounts {
 /// What the subscriptions that are gone had been handed.
 #[derive(Debug, Default)]
 pub(crate) struct Gone {
+    delivered_messages: AtomicU64,
     delivered_bytes: AtomicU64,
     recovered_bytes: AtomicU64,
 }
@@ -52,6 +55,7 @@ pub(crate) struct Gone {
 impl Gone {
     pub(crate) fn add(&self, shared: &Shared) {
         let info = shared.info();
+        self.delivered_messages.fetch_add(info.delivered_messages, Ordering::Relaxed);
         self.delivered_bytes.fetch_add(info.delivered_bytes, Ordering::Relaxed);
         self.recovered_bytes.fetch_add(info.recovered_bytes, Ordering::Relaxed);
     }
@@ -80,10 +84,12 @@ impl Broker {
         // Under the lock, so that a subscriber that leaves is counted exactly once.
         let subscribers = lock(&self.inner.subscribers);
         let mut counts = DeliveryCounts {
+            delivered_messages: self.inner.gone.delivered_messages.load(Ordering::Relaxed),
             delivered_bytes: self.inner.gone.delivered_bytes.load(Ordering::Relaxed),
             recovered_bytes: self.inner.gone.recovered_bytes.load(Ordering::Relaxed),
         };
         for shared in subscribers.values() {
+            counts.delivered_messages += shared.delivered_messages.load(Ordering::Relaxed);
             counts.delivered_bytes += shared.delivered_bytes.load(Ordering::Relaxed);
             counts.recovered_bytes += shared.recovered_bytes.load(Ordering::Relaxed);
         }

@@ -18,6 +18,28 @@ pub const ACK_SECONDS_BUCKETS: [f64; 17] = [
     1.0, 2.5, 5.0, 10.0,
 ];
 
+/// Upper bounds for a histogram of `gapless_delivery_seconds`, in seconds. The time of a message has
+/// milliseconds, so nothing below can be told apart; members of groups may be hours behind.
+pub const DELIVERY_SECONDS_BUCKETS: [f64; 17] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0,
+    3600.0,
+];
+
+/// One delivery of a subscriber or member in this many is timed.
+const TIMED_ONE_IN: u32 = 16;
+
+/// Says which deliveries of one subscriber or member are timed: the first, then every sixteenth.
+#[derive(Debug, Default)]
+pub(crate) struct Sample(u32);
+
+impl Sample {
+    pub(crate) fn is_due(&mut self) -> bool {
+        let is_due = self.0.is_multiple_of(TIMED_ONE_IN);
+        self.0 = self.0.wrapping_add(1);
+        is_due
+    }
+}
+
 /// The handles, created once.
 pub(crate) struct Metrics {
     pub(crate) published_messages: Counter,
@@ -33,6 +55,8 @@ pub(crate) struct Metrics {
     pub(crate) topics: Gauge,
     pub(crate) delayed: Gauge,
     pub(crate) ack_seconds: Histogram,
+    pub(crate) delivery_subscriber_seconds: Histogram,
+    pub(crate) delivery_group_seconds: Histogram,
     journal_bytes: Counter,
     journal_frames: Counter,
     journal_flushes: Counter,
@@ -67,6 +91,12 @@ impl Default for Metrics {
         }
         let ack_seconds = "gapless_ack_seconds";
         describe_histogram!(ack_seconds, "From publish to ack; one publish in 16 is timed.");
+        let delivery_seconds = "gapless_delivery_seconds";
+        describe_histogram!(
+            delivery_seconds,
+            "From publish until a live subscriber, or a member for its first attempt, got it; one \
+             delivery in 16 of each is timed."
+        );
         Self {
             published_messages: total("gapless_published_messages_total", "Messages accepted."),
             published_bytes: total("gapless_published_bytes_total", "Bytes of messages accepted."),
@@ -99,6 +129,8 @@ impl Default for Metrics {
             topics: level("gapless_topics", "Topics, without the server's own ($...)."),
             delayed: level("gapless_delayed_messages", "Messages that appear at a later time."),
             ack_seconds: histogram!(ack_seconds),
+            delivery_subscriber_seconds: histogram!(delivery_seconds, "to" => "subscriber"),
+            delivery_group_seconds: histogram!(delivery_seconds, "to" => "group"),
             journal_bytes: total(
                 "gapless_journal_written_bytes_total",
                 "Bytes of frames written to the journal.",

@@ -23,6 +23,7 @@ use gapless_journal::{Pending, ReadError, Ticket};
 
 use crate::broker::{Inner, Owner};
 use crate::error::{FollowError, MemberError, unconfirmed};
+use crate::figures::metrics::Sample;
 use crate::group::reread::Reread;
 use crate::group::{GroupState, LiveGroup, Notice, Stepped};
 use crate::publish::poll_ticket;
@@ -275,6 +276,12 @@ impl MemberHandle {
             // More than what was named may have ended: what was leased and not handed out yet.
             state.void();
         }
+        if let (Ok(_), Some(traces)) = (&stepped, self.inner.traces.get()) {
+            match said {
+                Said::DoneThrough(through) => traces.said_through(self.group.id, member, through),
+                said => traces.said(self.group.id, member, leases, said.outcome()),
+            }
+        }
         if let Ok(stepped) = &mut stepped {
             stepped.refused += refused;
             self.inner.count_said(&mut state, member, (is_ack, stepped.taken));
@@ -294,6 +301,17 @@ enum Said<'a> {
     DoneThrough(Position),
     Failed { delay: Option<Duration>, reason: &'a str },
     Never { reason: &'a str },
+}
+
+impl Said<'_> {
+    /// What became of the messages, for their traces, and whether it is a failure.
+    fn outcome(self) -> (&'static str, bool) {
+        match self {
+            Self::Done | Self::DoneThrough(_) => ("acked", false),
+            Self::Failed { .. } => ("nacked", true),
+            Self::Never { .. } => ("terminated", true),
+        }
+    }
 }
 
 impl Inner {
@@ -324,11 +342,13 @@ pub struct Member {
     left: bool,
     /// The group's place in its source, while the recovery pool looks for it.
     opening: Option<Pending<Result<Result<(), FollowError>, ReadError>>>,
+    /// Which of its deliveries are timed.
+    sample: Sample,
 }
 
 impl Member {
     pub(crate) fn new(handle: MemberHandle, name: String) -> Self {
-        Self { handle, name, left: false, opening: None }
+        Self { handle, name, left: false, opening: None, sample: Sample::default() }
     }
 
     /// Its number in the group.
@@ -643,10 +663,20 @@ impl Member {
         let messages = messages.beginning_at(from);
         let (attempt, deadline) = (first.lease.attempt, first.deadline);
         let term = inner.term();
+        if leases.is_empty() {
+            return None;
+        }
         let count = leases.iter().map(|lease| lease.count()).sum();
         inner.flow.add_out(count);
         cell.iter().for_each(|cell| cell.count_out(count));
-        (!leases.is_empty()).then_some(Leased { messages, leases, attempt, deadline, term })
+        if attempt == 1 && self.sample.is_due() {
+            inner.metrics.delivery_group_seconds.record(messages.age());
+        }
+        if let Some(traces) = inner.traces.get() {
+            let group = (self.handle.group.id, &self.handle.group.name);
+            traces.leased(group, self.handle.id, (&messages, attempt));
+        }
+        Some(Leased { messages, leases, attempt, deadline, term })
     }
 
     /// Gives up messages that cannot be read any more. Those whose time to live is over are not

@@ -400,6 +400,9 @@ impl Inner {
                     let input = GroupInput::Ack { member: *member, leases };
                     let stepped = self.group_put(group, state, input, append);
                     self.count_said(state, *member, (true, stepped.taken));
+                    if let Some(traces) = self.traces.get() {
+                        traces.said(group.id, *member, leases, ("acked", false));
+                    }
                 }
                 GroupPart::Buried(ranges) => {
                     for (first, last) in ranges {

@@ -16,6 +16,7 @@ use gapless_core::{Pattern, Position, Token, TopicName};
 
 use crate::broker::{Inner, Owner};
 use crate::error::FollowError;
+use crate::figures::metrics::Sample;
 use crate::read::delivery::{Delivery, Messages};
 use crate::read::follow_pattern::PatternFollower;
 use crate::read::follow_topic::TopicFollower;
@@ -53,7 +54,9 @@ pub struct SubscriberInfo {
     pub recovery_to: u64,
     /// Bytes of history that were read for it.
     pub recovered_bytes: u64,
-    /// Bytes it was handed, history and live.
+    /// Messages it was handed, history and live.
+    pub delivered_messages: u64,
+    /// Bytes of these.
     pub delivered_bytes: u64,
 }
 
@@ -74,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) recovery_steps: AtomicU64,
     recovery_to: AtomicU64,
     pub(crate) recovered_bytes: AtomicU64,
+    pub(crate) delivered_messages: AtomicU64,
     pub(crate) delivered_bytes: AtomicU64,
 }
 
@@ -92,6 +96,7 @@ impl Shared {
             recovery_steps: AtomicU64::new(0),
             recovery_to: AtomicU64::new(0),
             recovered_bytes: AtomicU64::new(0),
+            delivered_messages: AtomicU64::new(0),
             delivered_bytes: AtomicU64::new(0),
         }
     }
@@ -124,6 +129,7 @@ impl Shared {
             recovery_steps: self.recovery_steps.load(Ordering::Relaxed),
             recovery_to: self.recovery_to.load(Ordering::Relaxed),
             recovered_bytes: self.recovered_bytes.load(Ordering::Relaxed),
+            delivered_messages: self.delivered_messages.load(Ordering::Relaxed),
             delivered_bytes: self.delivered_bytes.load(Ordering::Relaxed),
         }
     }
@@ -134,6 +140,8 @@ pub struct Subscription {
     inner: Arc<Owner>,
     shared: Arc<Shared>,
     pub(crate) follower: Follower,
+    /// Which of its deliveries are timed.
+    sample: Sample,
 }
 
 pub(crate) enum Follower {
@@ -155,7 +163,7 @@ impl Follower {
 
 impl Subscription {
     pub(crate) fn new(inner: Arc<Owner>, shared: Arc<Shared>, follower: Follower) -> Self {
-        Self { inner, shared, follower }
+        Self { inner, shared, follower, sample: Sample::default() }
     }
 
     /// Its number, as in [`SubscriberInfo`].
@@ -213,7 +221,7 @@ impl Subscription {
         polled
     }
 
-    fn note(&self, delivery: &Delivery) {
+    fn note(&mut self, delivery: &Delivery) {
         let metrics = &self.inner.metrics;
         match delivery {
             Delivery::Recovering { from, to } => {
@@ -227,6 +235,8 @@ impl Subscription {
                     ("to", (*to).into()),
                 ];
                 self.inner.emit("recovery.started", &fields);
+                let (subscriber, pattern) = (self.shared.id, self.shared.pattern.as_str());
+                tracing::debug!(subscriber, pattern, from, to, "a subscriber reads history");
             }
             Delivery::Live => {
                 if self.set_state(SubscriberState::Online) == SubscriberState::Recovering as u8 {
@@ -236,6 +246,8 @@ impl Subscription {
                         ("pattern", self.shared.pattern.as_str().into()),
                     ];
                     self.inner.emit("recovery.done", &fields);
+                    let (subscriber, pattern) = (self.shared.id, self.shared.pattern.as_str());
+                    tracing::debug!(subscriber, pattern, "a subscriber is live again");
                 }
             }
             Delivery::Messages(messages) => {
@@ -246,8 +258,23 @@ impl Subscription {
                     let (id, to) = (self.shared.id, messages.to());
                     self.inner.reports.followed(id, to, DeliveryStatus::Delivered);
                 }
-                self.shared.delivered_bytes.fetch_add(bytes, Ordering::Relaxed);
-                self.count_out(messages);
+                // Only this task writes these, so an addition that others could see half is not needed.
+                let add = |to: &AtomicU64, more: u64| {
+                    to.store(to.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+                };
+                let count = messages.count() as u64;
+                add(&self.shared.delivered_bytes, bytes);
+                add(&self.shared.delivered_messages, count);
+                self.count_out(messages, count);
+                let online = SubscriberState::Online as u8;
+                let live = self.shared.state.load(Ordering::Relaxed) == online;
+                // How long history lay there says nothing about the server.
+                if live && self.sample.is_due() {
+                    metrics.delivery_subscriber_seconds.record(messages.age());
+                }
+                if let Some(traces) = self.inner.traces.get() {
+                    traces.delivered(self.shared.id, messages, live);
+                }
             }
             Delivery::Gap(gap) => {
                 metrics.gap(gap.reason);
@@ -268,8 +295,7 @@ impl Subscription {
     }
 
     /// Counts what was handed out, also at its topic if that has a place in memory.
-    fn count_out(&self, messages: &Messages) {
-        let count = messages.handed_out();
+    fn count_out(&self, messages: &Messages, count: u64) {
         self.inner.flow.add_out(count);
         match &self.follower {
             Follower::Topic(follower) => follower.cell().count_out(count),

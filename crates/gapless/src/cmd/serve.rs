@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -23,12 +24,14 @@ use crate::config::{Config, ConfigError, Source};
 use crate::engine::{self, Place};
 use crate::exit::{Done, Exit, Failure};
 use crate::exposure;
+use crate::log;
 use crate::output::Output;
 use crate::permissions;
 use crate::recorder;
 use crate::remote::Interrupt;
 use crate::supervisor;
 use crate::tls;
+use crate::trace;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -182,6 +185,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     leader_options(config)?;
     job_routes(config)?;
     cluster::options(config)?;
+    trace::Collector::new(config)?;
     let place = engine::place(config)?;
     let shares = OpenFiles::within(open_files);
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
@@ -204,9 +208,12 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     let tls = tls::server(config)?;
     (native.tls, http_options.tls) = (tls.clone(), tls.clone());
     http_options.data = Some(config.text("data").into());
+    http_options.commit = env!("GAPLESS_COMMIT_SHOWN").into();
     // Before the broker, whose numbers go to the recorder that is there when it opens; and the
     // listener before it too, so that requests are answered that the store is being opened.
     recorder::begin()?;
+    log::limit(log_limits(config)?);
+    let reporting = tokio::spawn(log::report_left_out());
     let keeping = tokio::spawn(tls::keep(tls));
     let served = loop {
         let at = (config, place.as_ref());
@@ -219,6 +226,8 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
         }
     };
     keeping.abort();
+    reporting.abort();
+    log::say_left_out();
     match served? {
         Ended::Stopped => {
             tracing::info!("stopped cleanly");
@@ -311,6 +320,11 @@ async fn serve_open(
     let encrypted = native.tls.is_some();
     let metrics = recorder::handle();
     let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
+    let collector = trace::Collector::new(config)?;
+    let tracing_task = collector.clone().map(|collector| {
+        broker.trace_to(Arc::clone(&collector) as _);
+        tokio::spawn(collector.run())
+    });
     let auth = open_auth(config, broker)?;
     let ticking = tokio::spawn(keep_auth(auth.clone()));
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
@@ -395,6 +409,12 @@ async fn serve_open(
     // After the listeners: what their clients published last goes out too.
     if let Some(cluster) = &cluster {
         cluster::stop(config, cluster).await?;
+    }
+    if let Some(task) = tracing_task {
+        task.abort();
+    }
+    if let Some(collector) = collector {
+        collector.finish().await;
     }
     keeping.abort();
     ticking.abort();
@@ -558,6 +578,7 @@ fn broker_options(config: &Config) -> Result<BrokerOptions, ConfigError> {
     options.journal.compact_within =
         Duration::from_millis(config.get("journal.compact_within_ms")?);
     options.journal.recovery_threads = at_least(config, "journal.recovery_threads", 1)?;
+    options.journal.slow_flush = Duration::from_millis(config.get("log.slow_flush_ms")?);
     options.limits.topics_max = config.get("limits.topics_max")?;
     options.limits.subscriptions_max = config.get("limits.subscriptions_max")?;
     options.limits.message_bytes_max = config.get("limits.message_bytes_max")?;
@@ -600,8 +621,24 @@ fn native_options(config: &Config, memory: &Budget) -> Result<NativeOptions, Con
         write_timeout: write_timeout(config)?,
         drain: ms("native.drain_ms")?,
         awake: Duration::from_micros(between(config, "native.awake_us", 0, 1_000_000)? as u64),
+        access_log: is_logged(config, "native")?,
         ..NativeOptions::default()
     })
+}
+
+/// Whether each request to a listener is a line of the log.
+fn is_logged(config: &Config, listener: &str) -> Result<bool, ConfigError> {
+    match config.text("log.access") {
+        "off" => Ok(false),
+        "all" => Ok(true),
+        one @ ("http" | "native") => Ok(one == listener),
+        _ => Err(config.bad("log.access", "use off, http, native or all")),
+    }
+}
+
+fn log_limits(config: &Config) -> Result<log::Limits, ConfigError> {
+    let lines = config.get("log.lines_per_s")?;
+    Ok(log::Limits { lines, access: config.get("log.access_lines_per_s")? })
 }
 
 fn write_timeout(config: &Config) -> Result<Duration, ConfigError> {
@@ -631,6 +668,7 @@ fn http_options(config: &Config, memory: &Budget) -> Result<HttpOptions, ConfigE
         metrics_topics_max: config.get("http.metrics_topics_max")?,
         hosts: list("http.hosts"),
         cors_origins: list("http.cors_origins"),
+        access_log: is_logged(config, "http")?,
         ..HttpOptions::default()
     })
 }

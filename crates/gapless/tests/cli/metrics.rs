@@ -60,7 +60,9 @@ fn scrape(server: &Server) -> String {
 
 #[test]
 fn metrics_are_those_of_the_page_with_their_kinds_and_a_help_text_each() {
-    let server = Server::with(&["cluster.node=a", "cluster.listen=127.0.0.1:0"]);
+    let settings =
+        ["cluster.node=a", "cluster.listen=127.0.0.1:0", "trace.endpoint=http://127.0.0.1:1"];
+    let server = Server::with(&settings);
     server.run(&["pub", "orders", "first", "--create"]).ok();
     server.run(&["pub", "orders", "x", "--expect-seq", "99"]).exits(5);
     server.run(&["group", "create", "mailer", "orders"]).ok();
@@ -131,8 +133,11 @@ fn connections_of_every_listener_and_the_process_are_shown() {
     // The one that asks, and the one that is held.
     assert!(text.contains("\ngapless_connections{listener=\"http\"} 2\n"), "{text}");
     drop(held);
-    let version = format!("gapless_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
-    assert!(text.contains(&version), "{text}");
+    let build = format!("gapless_build_info{{version=\"{}\",commit=\"", env!("CARGO_PKG_VERSION"));
+    let built = text.lines().find_map(|line| line.strip_prefix(&build)).expect("build info");
+    let commit = built.strip_suffix("\"} 1").expect(built);
+    // The same as `gapless --version` prints, if it knows one.
+    server.run(&["--version"]).ok().shows(commit);
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)).expect(name);
         line.trim().parse::<f64>().expect(line)
@@ -140,27 +145,58 @@ fn connections_of_every_listener_and_the_process_are_shown() {
     assert!(value("process_resident_memory_bytes ") > 1e6);
     assert!(value("process_open_fds ") > 5.0);
     assert!(value("process_start_time_seconds ") > 1.7e9);
+    let (free, size) = (value("gapless_disk_free_bytes "), value("gapless_disk_size_bytes "));
+    assert!(0.0 < free && free <= size, "{free} of {size}");
 }
 
 #[test]
 fn times_are_histograms_whose_buckets_add_up() {
     let server = Server::start();
+    let mut follower = server.begin(&["sub", "orders", "--json", "--count", "100"]);
+    follower.err.until("waiting for it");
     server.run(&["pub", "orders", "x", "--create", "--count", "100"]).ok();
+    assert_eq!(follower.wait(), Some(0));
+    server.run(&["group", "create", "g", "orders", "--from", "beginning"]).ok();
+    server.run(&["sub", "orders", "--group", "g", "--count", "100"]).ok();
+    assert_eq!(server.http_get("/v1/topics/orders").0, 200);
+    assert_eq!(server.http_get("/v1/topics/nosuch").0, 404);
+    assert_eq!(server.http_get("/no/such/path").0, 404);
     let text = scrape(&server);
-    for name in ["gapless_ack_seconds", "gapless_journal_flush_seconds"] {
-        let value = |row: &str| {
-            let row = format!("{name}{row} ");
+    for (name, labels) in [
+        ("gapless_ack_seconds", ""),
+        ("gapless_journal_flush_seconds", ""),
+        ("gapless_delivery_seconds", "to=\"subscriber\""),
+        ("gapless_delivery_seconds", "to=\"group\""),
+        ("gapless_http_request_seconds", "route=\"/v1/topics/{name}\""),
+        ("gapless_http_request_seconds", "route=\"other\""),
+    ] {
+        let value = |row: &str, le: &str| {
+            let comma = if labels.is_empty() || le.is_empty() { "" } else { "," };
+            let all = format!("{labels}{comma}{le}");
+            let all = if all.is_empty() { all } else { format!("{{{all}}}") };
+            let row = format!("{name}{row}{all} ");
             let line = text.lines().find_map(|line| line.strip_prefix(&row)).expect(&row);
             line.parse::<f64>().expect(line)
         };
-        let count = value("_count");
-        assert!(count > 0.0 && value("_bucket{le=\"+Inf\"}") == count, "{text}");
-        assert!(value("_sum") > 0.0);
-        let bucket = format!("{name}_bucket");
+        let count = value("_count", "");
+        assert!(count > 0.0 && value("_bucket", "le=\"+Inf\"") == count, "{text}");
+        // Deliveries may take less than the millisecond that they are timed with.
+        assert!(value("_sum", "") > 0.0 || name == "gapless_delivery_seconds", "{text}");
+        let comma = if labels.is_empty() { "" } else { "," };
+        let bucket = format!("{name}_bucket{{{labels}{comma}");
         let rows = text.lines().filter(|line| line.starts_with(&bucket));
         let counts: Vec<f64> = rows
             .map(|line| line.rsplit(' ').next().and_then(|n| n.parse().ok()).expect(line))
             .collect();
         assert!(counts.len() > 10 && counts.is_sorted(), "{counts:?}");
+    }
+    // By route and class; what was delivered is counted in messages.
+    for row in [
+        "gapless_http_requests_total{route=\"/v1/topics/{name}\",status=\"2xx\"} 1",
+        "gapless_http_requests_total{route=\"/v1/topics/{name}\",status=\"4xx\"} 1",
+        "gapless_http_requests_total{route=\"other\",status=\"4xx\"} 1",
+        "gapless_delivered_messages_total 100",
+    ] {
+        assert!(text.contains(&format!("\n{row}\n")), "{row} in {text}");
     }
 }

@@ -333,6 +333,11 @@ impl Server {
         self.running.err.until(part)
     }
 
+    /// All lines of the log of a server that has ended.
+    pub(crate) fn log(&mut self) -> Vec<String> {
+        self.running.err.all()
+    }
+
     /// Sends a signal to the server.
     pub(crate) fn signal(&self, name: &str) {
         self.running.signal(name);

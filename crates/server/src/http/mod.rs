@@ -18,3 +18,4 @@ mod watch;
 
 pub use listener::options::HttpOptions;
 pub use listener::server::{HttpListener, keep_metrics_small};
+pub use watch::requests::HTTP_SECONDS_BUCKETS;

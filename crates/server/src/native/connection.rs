@@ -9,6 +9,7 @@ mod ask;
 mod ending;
 mod handle;
 mod jobs;
+mod logged;
 mod publish;
 mod rights;
 
@@ -403,6 +404,7 @@ impl Connection {
             }
             Poll::Ready(Ok(0)) => {
                 // It sends no more, but may still read the answers to what it sent.
+                self.ends_because("the client closed it");
                 self.finish();
                 Ok(true)
             }
@@ -566,6 +568,7 @@ impl Connection {
     }
 
     fn refuse(&mut self, code: ErrorCode, why: &dyn std::fmt::Display, ids: Ids) {
+        self.log_refusal(code, why);
         self.put(error(code, why), ids);
     }
 
@@ -577,6 +580,7 @@ impl Connection {
         wait: Duration,
         ids: Ids,
     ) {
+        self.log_refusal(code, why);
         let told = self.features.has(Features::RETRY_AFTER) && !wait.is_zero();
         let error = error(code, why);
         self.put(if told { error.retry_after(wait) } else { error }, ids);

@@ -45,6 +45,8 @@ pub struct NativeOptions {
     pub tls: Option<Tls>,
     /// How long the processors are kept from sleeping after each message; zero is not at all.
     pub awake: Duration,
+    /// Whether each request is a line of the log.
+    pub access_log: bool,
 }
 
 impl Default for NativeOptions {
@@ -67,6 +69,7 @@ impl Default for NativeOptions {
             drain: Duration::from_secs(5),
             tls: None,
             awake: Duration::ZERO,
+            access_log: false,
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Context;
 
 use gapless_broker::{MemberHandle, MemberInfo};
@@ -32,6 +32,8 @@ pub(crate) struct Session {
     pub(crate) ready: Arc<Ready>,
     /// Whether an administrator closed it.
     closed: AtomicBool,
+    /// Why its connection ends, once that is known; of native clients only.
+    pub(crate) why_ended: OnceLock<Box<str>>,
 }
 
 /// What a client is told that an administrator closed.
@@ -182,7 +184,18 @@ impl Sessions {
         let number = self.inner.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let (name, follows, members) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (address, ready, closed) = (address.into(), Arc::default(), AtomicBool::new(false));
-        Arc::new(Session { number, address, since, name, follows, members, ready, closed })
+        let why_ended = OnceLock::new();
+        Arc::new(Session {
+            number,
+            address,
+            since,
+            name,
+            follows,
+            members,
+            ready,
+            closed,
+            why_ended,
+        })
     }
 
     /// Puts a session of one subscription into the list, for as long as the seat is held.

@@ -172,6 +172,80 @@ pub(crate) async fn gate(
     request: Request,
     next: Next,
 ) -> Response {
+    let caller = request.extensions().get::<Caller>().cloned();
+    let mut response = check(&path, params, request, next).await;
+    // The answer carries what it is counted by, and what the log says of it.
+    response.extensions_mut().insert(Answered { route: Route::Found(path), caller });
+    response
+}
+
+/// Which route answered a request, and whose it was.
+#[derive(Clone)]
+pub(crate) struct Answered {
+    pub(crate) route: Route,
+    pub(crate) caller: Option<Caller>,
+}
+
+/// A path of the API with its placeholders.
+#[derive(Clone)]
+pub(crate) enum Route {
+    /// As the router found it.
+    Found(MatchedPath),
+    /// Of a request that needs no router.
+    Known(&'static str),
+}
+
+impl Route {
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Found(path) => path.as_str(),
+            Self::Known(path) => path,
+        }
+    }
+}
+
+/// What a request does to topics, groups or the server; the log says so.
+const ADMIN_REQUESTS: &[(&str, &str, &str)] = &[
+    ("/v1/topics/{name}", "PUT", "create topic"),
+    ("/topic/{name}/create", "GET", "create topic"),
+    ("/topic/{name}/create", "POST", "create topic"),
+    ("/v1/topics/{name}", "PATCH", "configure topic"),
+    ("/topic/{name}/config", "POST", "configure topic"),
+    ("/v1/topics/{name}", "DELETE", "delete topic"),
+    ("/v1/topics/{name}/purge", "POST", "purge topic"),
+    ("/v1/groups/{name}", "PUT", "create group"),
+    ("/v1/groups/{name}", "PATCH", "configure group"),
+    ("/v1/groups/{name}", "DELETE", "delete group"),
+    ("/v1/groups/{name}/pause", "POST", "pause group"),
+    ("/v1/groups/{name}/resume", "POST", "resume group"),
+    ("/v1/groups/{name}/reset", "POST", "reset group"),
+    ("/v1/groups/{name}/dead-letters", "DELETE", "remove dead letters"),
+    ("/v1/groups/{name}/dead-letters/{seq}", "DELETE", "remove dead letters"),
+    ("/v1/groups/{name}/dead-letters/redrive", "POST", "redrive dead letters"),
+    ("/v1/cluster/leave", "POST", "leave cluster"),
+];
+
+fn log_admin_request(
+    path: &MatchedPath,
+    method: &Method,
+    params: &Result<RawPathParams, RawPathParamsRejection>,
+    caller: &Caller,
+) {
+    let is_it = |row: &&(&str, &str, &str)| row.0 == path.as_str() && row.1 == method.as_str();
+    let Some((_, _, action)) = ADMIN_REQUESTS.iter().find(is_it) else { return };
+    let name = params
+        .as_ref()
+        .ok()
+        .and_then(|params| params.iter().find(|(name, _)| *name == "name").map(|(_, name)| name));
+    caller.acts(action, name.unwrap_or_default());
+}
+
+async fn check(
+    path: &MatchedPath,
+    params: Result<RawPathParams, RawPathParamsRejection>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Some(need) = need(path.as_str(), request.method()) else {
         // axum answers a method that the path does not have.
         let known = NEEDS.iter().any(|(of, _, _)| *of == path.as_str());
@@ -202,6 +276,9 @@ pub(crate) async fn gate(
     };
     if let Err(problem) = checked {
         return problem.into_response();
+    }
+    if let Some(caller) = &caller {
+        log_admin_request(path, request.method(), &params, caller);
     }
     let Some(caller) = caller.filter(Caller::may_lose) else { return next.run(request).await };
     let waits = LONG_POLLS.contains(&(path.as_str(), request.method().as_str()));

@@ -1,5 +1,6 @@
 //! Every maximum of the HTTP listener, with its unit and its reason.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -54,6 +55,10 @@ pub struct HttpOptions {
     pub hosts: Vec<String>,
     /// The data folder, whose disk `/metrics` shows.
     pub data: Option<PathBuf>,
+    /// The commit that the program is built from, as `/metrics` shows it; empty if it is not known.
+    pub commit: Cow<'static, str>,
+    /// Whether each request is a line of the log.
+    pub access_log: bool,
 }
 
 impl Default for HttpOptions {
@@ -80,6 +85,8 @@ impl Default for HttpOptions {
             cors_origins: Vec::new(),
             hosts: Vec::new(),
             data: None,
+            commit: Cow::Borrowed(""),
+            access_log: false,
         }
     }
 }

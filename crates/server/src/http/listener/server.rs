@@ -42,6 +42,7 @@ use crate::http::page::{Sampler, Sources};
 use crate::http::topics::{atomic, direct, messages, request, source};
 use crate::http::values::problem;
 use crate::http::values::problem::Problem;
+use crate::http::watch::requests::Requests;
 use crate::http::watch::{health, metrics};
 use crate::http::{clients, durable, follow, groups, jobs, page, topics};
 use crate::native::NativeListener;
@@ -150,7 +151,7 @@ struct Paths {
     hosts: Hosts,
     before: Router,
     all: OnceLock<(Router, Arc<Shared>)>,
-    answers: metrics::Answers,
+    requests: Requests,
 }
 
 impl HttpListener {
@@ -167,8 +168,12 @@ impl HttpListener {
         let (close, closing) = watch::channel(false);
         let hosts = Hosts::new(address, &options.hosts);
         let before = health::routes_before_opening().layer(from_fn(around_before));
-        let answers = metrics::Answers::default();
-        let paths = Arc::new(Paths { hosts, before, all: OnceLock::new(), answers });
+        let paths = Arc::new(Paths {
+            hosts,
+            before,
+            all: OnceLock::new(),
+            requests: Requests::new(options.access_log),
+        });
         let limits = options.clone();
         let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
         let accepting = tokio::spawn(accepting);
@@ -373,6 +378,7 @@ async fn accept(
                         // It gets an error and is closed at once: that costs nothing. A handshake
                         // would.
                         let why = "the server has all the connections it may have";
+                        tracing::warn!(target: "clients", from = %peer, why, "connection refused");
                         wire::refuse(&stream, &Problem::new(ErrorCode::TooManyConnections, why));
                     }
                 }
@@ -394,6 +400,8 @@ async fn serve(
     closing: watch::Receiver<bool>,
     (stream, peer): (TcpStream, Peer),
 ) {
+    let from = peer.0;
+    tracing::debug!(target: "clients", %from, "HTTP connection");
     let Some((socket, is_second, certificate)) = encrypt(&options, stream, &closing).await else {
         return;
     };
@@ -404,7 +412,8 @@ async fn serve(
     let service =
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let (wire, answering) = (Arc::clone(&watched), watched.answering());
-            let (paths, certificate) = (Arc::clone(&paths), certificate.clone());
+            let (begun, certificate) = (paths.requests.begin(&request, peer), certificate.clone());
+            let paths = Arc::clone(&paths);
             name_host(&mut request);
             let checked = paths.hosts.check(&request);
             without_host(&mut request);
@@ -425,7 +434,7 @@ async fn serve(
                     }
                     (Err(problem), _) => problem.into_response(),
                 };
-                paths.answers.count(answer.status());
+                paths.requests.end(&begun, &answer);
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                     wire.upgraded();
                 }
@@ -434,6 +443,7 @@ async fn serve(
         });
     if is_second {
         http2::serve(&options, (&wire, socket), service, closed(closing)).await;
+        tracing::debug!(target: "clients", from = %peer.0, "HTTP connection ended");
         return end(wire).await;
     }
     let ended = {
@@ -462,6 +472,12 @@ async fn serve(
             }
         }
     };
+    let reason = match ended {
+        Ended::ByItself => "all was done, or the client closed it",
+        Ended::Late => "its next request did not arrive in time",
+        Ended::InTheMiddle => "the server is shutting down",
+    };
+    tracing::debug!(target: "clients", from = %peer.0, reason, "HTTP connection ended");
     if ended == Ended::Late {
         let detail = format!("the head did not arrive within {:?}", options.head_timeout);
         wire.tell_timeout(&Problem::new(ErrorCode::RequestTimeout, detail));

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
+use gapless_auth::Caller;
 use gapless_core::rights::Right;
 use hyper::Request;
 use hyper::body::Incoming;
 
 use crate::budget::SMALL_BYTES;
 use crate::http::access::authorization::{self, Proven};
-use crate::http::access::rights;
+use crate::http::access::rights::{self, Answered, Route};
 use crate::http::listener::around;
 use crate::http::listener::server::{Certificate, Shared};
 use crate::http::listener::{body, origin};
@@ -23,6 +24,9 @@ use crate::http::topics::messages::publish_read;
 use crate::http::topics::topic_name;
 use crate::http::values::params::Params;
 use crate::http::values::problem::Problem;
+
+/// The path of these requests.
+const ROUTE: &str = "/v1/topics/{name}/messages";
 
 /// Whether a request is one of these.
 pub(crate) fn is_direct<B: hyper::body::Body>(request: &Request<B>) -> bool {
@@ -50,15 +54,18 @@ pub(crate) async fn publish(
     (from, certificate): (Arc<str>, Option<&Arc<Certificate>>),
     request: Request<Incoming>,
 ) -> Response {
-    let published = try_publish(shared, (from, certificate), request).await;
+    let mut caller = None;
+    let published = try_publish(shared, (from, certificate), &mut caller, request).await;
     let mut response = published.unwrap_or_else(IntoResponse::into_response);
     origin::make_inert(response.headers_mut());
+    response.extensions_mut().insert(Answered { route: Route::Known(ROUTE), caller });
     response
 }
 
 async fn try_publish(
     shared: &Shared,
     (from, certificate): (Arc<str>, Option<&Arc<Certificate>>),
+    known: &mut Option<Caller>,
     request: Request<Incoming>,
 ) -> Result<Response, Problem> {
     around::check(shared, &request)?;
@@ -68,12 +75,13 @@ async fn try_publish(
         Ok(caller) => caller.ok_or_else(rights::not_authenticated)?,
         Err(refused) => return Err(authorization::refused_later(refused).await),
     };
+    let caller = known.insert(caller);
     let name = name_in(parts.uri.path()).unwrap_or("");
     let topic = topic_name(name)?;
     caller.may(Right::Publish, &topic)?;
     let params = Params::parse(parts.uri.query().unwrap_or(""));
     let body = body::InTime::new(body, shared.options.body_timeout);
-    publish_read((shared, &caller), (&topic, params), &parts.headers, body).await
+    publish_read((shared, caller), (&topic, params), &parts.headers, body).await
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Handlers return a [`Problem`]; what axum and its extractors answer by themselves becomes
 //! one on its way out, in [`of_every_error`]. So every error has the same form.
 
+use std::sync::Arc;
+
 use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -20,6 +22,13 @@ pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("applicati
 
 /// Bytes of an answer of axum's own that are kept as the detail of a problem.
 const DETAIL_BYTES_MAX: usize = 4 * 1024;
+
+/// Why a request was refused, which its answer carries to the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Why {
+    pub(crate) name: &'static str,
+    pub(crate) detail: Arc<str>,
+}
 
 /// What went wrong with a request: a number of the one list, a status, a sentence, and facts.
 #[derive(Clone, Debug)]
@@ -174,7 +183,11 @@ impl IntoResponse for Problem {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        (self.status, headers, self.to_json().to_string()).into_response()
+        let mut response = (self.status, headers, self.to_json().to_string()).into_response();
+        response
+            .extensions_mut()
+            .insert(Why { name: self.code.name(), detail: self.detail.into() });
+        response
     }
 }
 
@@ -228,6 +241,7 @@ pub(crate) async fn of_every_error(method: &Method, response: Response) -> Respo
         _ => code.sentence().to_owned(),
     };
     let problem = Problem::new(code, detail).with_status(parts.status);
+    parts.extensions.insert(Why { name: code.name(), detail: problem.detail.as_str().into() });
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, PROBLEM_JSON);
     Response::from_parts(parts, problem.to_json().to_string().into())

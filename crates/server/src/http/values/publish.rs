@@ -15,6 +15,7 @@ use gapless_auth::Caller;
 use gapless_broker::{Broker, Publishing, Reporting};
 use gapless_core::cluster::DeliveryReport;
 use gapless_core::rights::Right;
+use gapless_core::trace::{TRACEPARENT, TraceContext};
 use gapless_core::{
     Accepted, DeliveryPolicy, Durability, Expect, Message, PartitionBehavior, Position, PublishAck,
     PublishOptions, RejectReason, Seq, Timestamp, TopicName, TopicSettings,
@@ -27,6 +28,9 @@ use crate::http::values::incoming::KEY_MISSING;
 use crate::http::values::params::{Params, number_of, switch_of, text_of};
 use crate::http::values::problem::Problem;
 use crate::json::message::CONTENT_TYPE;
+
+/// What a tracing system adds to a `traceparent`.
+const TRACESTATE: &str = "tracestate";
 
 /// What the names of all our headers begin with.
 const PREFIX: &str = "gapless-";
@@ -81,6 +85,7 @@ impl Wishes {
                 message.headers.push((name.into(), share(value)));
             }
         }
+        carry_trace(headers, message);
         for pair in given.params.every("header") {
             let at = pair
                 .iter()
@@ -128,6 +133,17 @@ impl Wishes {
         }
         wishes.create = given.params.switch("create")?.unwrap_or(false);
         Ok(wishes)
+    }
+}
+
+/// Takes the trace of a request over to its message, unless the message has one of its own.
+fn carry_trace(headers: &HeaderMap, message: &mut Message) {
+    let parent = headers.get(TRACEPARENT).filter(|_| message.header(TRACEPARENT).is_none());
+    let is_one = |value: &&HeaderValue| TraceContext::parse(value.as_bytes()).is_some();
+    let Some(parent) = parent.filter(is_one) else { return };
+    message.headers.push((TRACEPARENT.into(), share(parent)));
+    if let Some(state) = headers.get(TRACESTATE) {
+        message.headers.push((TRACESTATE.into(), share(state)));
     }
 }
 

@@ -6,7 +6,7 @@
 //! running server.
 
 use std::fmt::{Display, Write as _};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -35,6 +35,8 @@ pub(crate) async fn show(State(shared): State<Arc<Shared>>) -> Result<Response, 
         let (broker, max) = (&shared.broker, shared.options.metrics_topics_max);
         put_server(&mut text, &shared);
         put_process(&mut text, shared.since);
+        put_disk(&mut text, &shared);
+        put_deliveries(&mut text, broker);
         put_flushes(&mut text, broker);
         put_topics(&mut text, broker, max);
         put_groups(&mut text, broker, max);
@@ -48,35 +50,9 @@ pub(crate) async fn show(State(shared): State<Arc<Shared>>) -> Result<Response, 
     Ok(([(header::CONTENT_TYPE, kind)], text.await?).into_response())
 }
 
-/// The counters of answers by their status, `gapless_http_requests_total`; each is looked up once.
-pub(crate) struct Answers(Vec<OnceLock<::metrics::Counter>>);
-
-/// Status codes have three digits, of which the first is not 0.
-const STATUS_MIN: u16 = 100;
-const STATUS_MAX: u16 = 999;
-
-impl Default for Answers {
-    fn default() -> Self {
-        Self((STATUS_MIN..=STATUS_MAX).map(|_| OnceLock::new()).collect())
-    }
-}
-
-impl Answers {
-    /// Counts an answer.
-    pub(crate) fn count(&self, status: StatusCode) {
-        let code = status.as_u16();
-        let counter =
-            || ::metrics::counter!("gapless_http_requests_total", "code" => code.to_string());
-        if let Some(counted) = self.0.get(usize::from(code - STATUS_MIN)) {
-            counted.get_or_init(counter).increment(1);
-        }
-    }
-}
-
 /// Says what is counted; to be called before anything is.
 pub(crate) fn describe() {
     use ::metrics::{counter, describe_counter};
-    describe_counter!("gapless_http_requests_total", "Requests, by status code.");
     describe_counter!("gapless_memory_waits_total", "Times a connection waited for memory.");
     let slow = "gapless_slow_readers_ended_total";
     describe_counter!(slow, "Connections ended because the client took nothing.");
@@ -128,9 +104,19 @@ fn label(of: &str, name: &str) -> String {
     format!("{{{of}=\"{}\"}}", name.replace('"', "\\\""))
 }
 
+/// Several of them.
+fn labels(all: &[(&str, &str)]) -> String {
+    let each: Vec<String> = all
+        .iter()
+        .map(|(of, name)| format!("{of}=\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")))
+        .collect();
+    format!("{{{}}}", each.join(","))
+}
+
 fn put_server(text: &mut Text, shared: &Shared) {
     text.family("gauge", "gapless_build_info", "Which version this is; the value is always 1.");
-    text.row("gapless_build_info", &label("version", env!("CARGO_PKG_VERSION")), 1);
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", &*shared.options.commit)];
+    text.row("gapless_build_info", &labels(&build), 1);
     let streams = shared.options.streams_max - shared.streams.available_permits();
     let help = "Open streams: SSE, WebSocket, long polls.";
     text.single("gauge", "gapless_http_streams", help, streams);
@@ -162,6 +148,21 @@ fn put_process(text: &mut Text, since: Timestamp) {
     if let Some(max) = process::open_files_max() {
         text.single("gauge", "process_max_fds", "Most file descriptors that may be open.", max);
     }
+}
+
+/// The disk that the data folder is on. A server that embeds the listener may have none.
+fn put_disk(text: &mut Text, shared: &Shared) {
+    let Some(disk) = shared.options.data.as_deref().and_then(process::disk) else { return };
+    let help = "Bytes that the disk of the data folder has left for this process.";
+    text.single("gauge", "gapless_disk_free_bytes", help, disk.free_bytes);
+    let help = "Bytes of the disk of the data folder.";
+    text.single("gauge", "gapless_disk_size_bytes", help, disk.size_bytes);
+}
+
+fn put_deliveries(text: &mut Text, broker: &Broker) {
+    let help = "Messages delivered to subscribers.";
+    let count = broker.delivery_counts().delivered_messages;
+    text.single("counter", "gapless_delivered_messages_total", help, count);
 }
 
 fn put_flushes(text: &mut Text, broker: &Broker) {

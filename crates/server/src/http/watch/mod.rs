@@ -2,3 +2,4 @@
 
 pub(crate) mod health;
 pub(crate) mod metrics;
+pub(crate) mod requests;

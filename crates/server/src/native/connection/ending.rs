@@ -37,10 +37,9 @@ impl Connection {
         self.follows.clear();
         self.members.lose_all();
         self.settle_in_flight(self.in_flight_bytes);
+        self.log_disconnected(&ended);
         match ended {
-            End::Io(error) => {
-                tracing::debug!(session = self.session.number, %error, "a connection broke");
-            }
+            End::Io(_) => {}
             // A hello of jobs that arrives while the listener closes is not taken over any more.
             End::Done | End::Jobs => {
                 let _ = poll_fn(|context| self.stream.poll_shutdown(context)).await;
@@ -66,6 +65,7 @@ impl Connection {
     /// Says why, and ends the connection once that is out.
     pub(super) fn end_with(&mut self, code: ErrorCode, why: impl std::fmt::Display, ids: Ids) {
         self.refuse(code, &why, ids);
+        self.ends_because(format!("{}: {why}", code.name()));
         self.finish();
     }
 
@@ -79,6 +79,7 @@ impl Connection {
 
     /// Asks the client to finish; what it has sent is still answered.
     pub(super) fn drain(&mut self) {
+        self.ends_because("the server is shutting down");
         let grace_ms = u32::try_from(self.shared.options.drain.as_millis()).unwrap_or(u32::MAX);
         match self.stage {
             Stage::New => {

@@ -43,6 +43,7 @@ impl Connection {
         {
             return self.not_allowed(&verb, &refused, ids);
         }
+        self.log_verb(&verb);
         match (self.stage, verb) {
             (Stage::New, Verb::Hello(hello)) => self.welcome(&hello, ids),
             (Stage::New, _) => self.end_with(ErrorCode::NotHello, "say hello first", ids),
@@ -107,6 +108,7 @@ impl Connection {
             },
             (_, Verb::Bye(_)) => {
                 self.members.leave_all();
+                self.ends_because("the client said goodbye");
                 self.put(Bye, ids);
                 self.finish();
             }
@@ -169,6 +171,7 @@ impl Connection {
             },
         };
         self.stage = Stage::Open;
+        self.log_connected();
         self.put(welcome, ids);
     }
 }

@@ -120,6 +120,8 @@ impl Connection {
         let Self { shared, session, stream, input, .. } = *self;
         let Some(leader) = shared.jobs.clone() else { return };
         session.rename("jobs".to_owned());
+        let (number, from) = (session.number, &*session.address);
+        tracing::info!(target: "clients", session = number, from, client = "jobs", "connected");
         let guard = CallerGuard {
             auth: shared.auth.clone(),
             certificate: stream.certificate(),
@@ -144,8 +146,8 @@ impl Connection {
             () = shared.closed() => Ok(()),
             () = closed => Ok(()),
         };
-        if let Err(error) = ended {
-            tracing::debug!(session = session.number, %error, "a connection of jobs broke");
-        }
+        let broke = ended.err().map(|error| error.to_string());
+        let reason = broke.as_deref().unwrap_or("all was done");
+        tracing::info!(target: "clients", session = number, from, reason, "disconnected");
     }
 }

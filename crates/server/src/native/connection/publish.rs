@@ -139,6 +139,7 @@ impl Connection {
 
     pub(super) fn publish_run(&mut self, run: PublishRun) {
         let PublishRun { topic, options, records, msg_ids, bytes } = run;
+        self.log_access("Publish", topic.as_str(), msg_ids.len() as u64);
         if !self.may_run(&topic, msg_ids.len(), records.bytes.len()) {
             // Each is refused, or finds its quota, by itself.
             self.alone = msg_ids.len();
