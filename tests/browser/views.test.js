@@ -33,8 +33,8 @@ test("every view is whole and accessible at 375, 768 and 1,280 px, light and dar
       for (const view of VIEWS) {
         await page.goto(`${server.url}/#/${view}`);
         await page.locator("main[data-ready]").waitFor();
-        if (view.startsWith("group/")) await page.locator("li[data-seq]").first().waitFor();
-        if (view.startsWith("topic/")) await page.locator("li[data-seq]").first().waitFor();
+        if (view.startsWith("group/")) await page.locator("li[data-seq]:visible").first().waitFor();
+        if (view.startsWith("topic/")) await page.locator("li[data-seq]:visible").first().waitFor();
         const where = `#/${view} at ${width} px, ${scheme}`;
         await shot(`view-${view.replaceAll(/\W+/g, "-") || "overview"}-${width}-${scheme}`);
         const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
