@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::auth::{Auth, Claim, Refused, Who};
-use crate::quota::{Held, OverQuota};
+use crate::quota::{Held, OverQuota, Places};
 use crate::{CELLS, auth};
 
 /// Topics whose decision is remembered, at most; then all are forgotten.
@@ -326,6 +326,18 @@ impl Caller {
         let limit = self.who.quotas.connections;
         let held = self.who.usage.hold(|usage| &usage.connections, limit);
         held.ok_or_else(|| self.over("connections", limit.unwrap_or_default()))
+    }
+
+    /// The same for a connection on which each request says who sends it: it counts once for each
+    /// identity, until the places are dropped with it.
+    ///
+    /// # Errors
+    /// When there are as many as its quota allows.
+    pub fn connect_by(&self, places: &Places) -> Result<(), OverQuota> {
+        if self.who.everything {
+            return Ok(());
+        }
+        places.count(&self.who.usage, || self.connect())
     }
 
     /// Counts a subscription or membership for as long as what is given back is held.

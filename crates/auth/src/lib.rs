@@ -20,7 +20,7 @@ mod throttle;
 pub use auth::{Auth, AuthError, AuthOptions, Proof, Refused};
 pub use caller::{Caller, Denied, Lost};
 pub use command::{Command, CommandError};
-pub use quota::{Held, OverQuota};
+pub use quota::{Held, OverQuota, Places};
 pub use records::{Quotas, RecordError};
 pub use rules_file::RulesFileError;
 

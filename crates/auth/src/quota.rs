@@ -52,6 +52,35 @@ impl Drop for Held {
     }
 }
 
+/// Identities that one connection counts for, at most; the one that came first is given back then.
+/// Only proxies carry so many.
+const IDENTITIES_MAX: usize = 16;
+
+/// The identities that one connection counts for: over HTTP each request says who sends it.
+#[derive(Debug, Default)]
+pub struct Places(Mutex<Vec<Held>>);
+
+impl Places {
+    /// Counts the connection for an identity for as long as these places are kept, unless it counts
+    /// already.
+    pub(crate) fn count<E>(
+        &self,
+        usage: &Arc<Usage>,
+        connect: impl FnOnce() -> Result<Held, E>,
+    ) -> Result<(), E> {
+        let mut all = lock(&self.0);
+        if all.iter().any(|held| Arc::ptr_eq(&held.usage, usage)) {
+            return Ok(());
+        }
+        let held = connect()?;
+        if all.len() >= IDENTITIES_MAX {
+            all.remove(0);
+        }
+        all.push(held);
+        Ok(())
+    }
+}
+
 impl Usage {
     /// One more, unless there are `limit` already.
     pub(crate) fn hold(
@@ -110,4 +139,32 @@ fn take(
         }
     };
     rate.take(count, now).map_err(|wait| (limit, wait))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_counts_once_for_each_identity_and_for_the_last_sixteen() {
+        let all: Vec<Arc<Usage>> = (0..=IDENTITIES_MAX).map(|_| Arc::default()).collect();
+        let places = Places::default();
+        let open = |usage: &Usage| usage.connections.load(Ordering::Relaxed);
+        let count = |usage: &Arc<Usage>| {
+            places.count(usage, || usage.hold(|usage| &usage.connections, Some(1)).ok_or(()))
+        };
+        for usage in &all[..IDENTITIES_MAX] {
+            assert_eq!([count(usage), count(usage)], [Ok(()), Ok(())]);
+        }
+        assert!(all[..IDENTITIES_MAX].iter().all(|usage| open(usage) == 1));
+        assert_eq!(count(&all[IDENTITIES_MAX]), Ok(()));
+        assert_eq!((open(&all[0]), open(&all[1])), (0, 1), "the first is given back");
+        // Another connection is over the quota of one, and changes nothing.
+        let other = Places::default();
+        let refused =
+            other.count(&all[1], || all[1].hold(|usage| &usage.connections, Some(1)).ok_or(()));
+        assert_eq!((refused, open(&all[1])), (Err(()), 1));
+        drop(places);
+        assert!(all.iter().all(|usage| open(usage) == 0));
+    }
 }

@@ -20,7 +20,7 @@ pub(crate) const ROLES_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quotas {
-    /// Connections over the native protocol.
+    /// Connections, over the native protocol and over HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u64>,
     /// Subscriptions and memberships, over all its connections.

@@ -118,6 +118,26 @@ fn failures_of_one_address_wait_longer_and_a_good_token_of_it_does_not() {
 }
 
 #[test]
+fn f3_a_hundred_thousand_wrong_tokens_delay_no_one_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let auth = open(folder.path());
+    let token = writer(&auth);
+    // From one address, and each from an address of its own: more than are remembered.
+    for each in 0..50_000_u32 {
+        assert!(auth.caller(Proof::Token("gap_wrong"), "10.0.0.9:1").is_err());
+        let from = format!("{}:1", std::net::Ipv4Addr::from(0x0b00_0000 + each));
+        assert!(auth.caller(Proof::Token("rubbish"), from).is_err());
+    }
+    assert!(!refused(&auth, Proof::Token("rubbish")).delay.is_zero(), "it is remembered");
+    // Not even a good token from the same address, nor a first mistake elsewhere.
+    for from in ["10.0.0.9:1", "192.168.0.1:1"] {
+        assert_eq!(auth.caller(Proof::Token(&token), from).expect("it is good").name(), "shop");
+    }
+    let first = auth.caller(Proof::Token("typo"), "192.168.0.1:1").expect_err("it is wrong");
+    assert!(first.delay.is_zero());
+}
+
+#[test]
 fn the_servers_own_user_is_administrator_on_its_unix_socket_and_others_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let auth = open(folder.path());

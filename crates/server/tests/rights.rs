@@ -75,8 +75,11 @@ fn f3_a_revoked_token_ends_its_connections_and_streams() {
         .header("Authorization", &format!("Bearer {token}"));
     let mut stream = http::Client::connect(server.http.address());
     assert_eq!(stream.begin(&follow).status, 200);
+    let (mut worker, greeted, _) = JobPeer::worker(&server, Some(&token), ">");
+    assert_eq!(greeted, Kind::JobWelcome);
     server.command(&json!({ "do": "token_revoke", "id": "shop" }));
     peer.ends_with(ErrorCode::NotAuthenticated);
+    while worker.0.frame_or_end().is_some() {}
     while stream.chunk().is_some() {}
     assert!(matches!(stays.ask(Ping { echo: "x".into() }), Verb::Pong(_)));
     let mut late = server.silent();
@@ -200,99 +203,6 @@ fn f3_a_stream_over_http_whose_right_is_taken_away_ends_with_a_reason() {
             break;
         }
     }
-}
-
-#[test]
-fn f3_quotas_are_told_with_the_time_to_come_back() {
-    let server = Server::open();
-    let token = server.token("shop", EVERYTHING);
-    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
-    let quotas = json!({ "connections": 1, "subscriptions": 1, "messages_per_s": 5, "topics": 1 });
-    server.command(
-        &json!({ "do": "identity_set", "name": "shop", "roles": ["shop"], "quotas": quotas }),
-    );
-    let mut peer = server.peer(&token);
-    let mut second = server.silent();
-    let hello = Hello { token: Some(token.clone().into()), ..hello() };
-    assert_eq!(code(&second.ask(hello)), ErrorCode::QuotaExceeded);
-    peer.follow(subscribe("t", StartFrom::Now));
-    assert_eq!(code(&peer.ask(subscribe("t", StartFrom::Now))), ErrorCode::QuotaExceeded);
-    assert_eq!(code(&peer.ask(create("t2"))), ErrorCode::QuotaExceeded);
-    common::accepted(&peer.ask(publish("t", &vec![Message::new("x"); 5])));
-    let over = peer.ask(publish("t", &vec![Message::new("x"); 5]));
-    assert_eq!(code(&over), ErrorCode::QuotaExceeded);
-    let Verb::Error(error) = over else { panic!("an error") };
-    assert!(error.message.contains("5 messages per second; try again in"), "{error:?}");
-    assert_eq!(error.retry_after_ms, None, "the hello did not say that it reads this");
-    let over = server.send(&token, Request::new("PUT", "/v1/topics/t2").json(&json!({})));
-    let over = over.problem(429, "QuotaExceeded");
-    assert!(over.header("retry-after").is_some() && over.json()["retry_after_ms"].is_u64());
-}
-
-#[test]
-fn f3_a_quota_says_on_the_wire_when_to_come_back() {
-    let server = Server::open();
-    let token = server.token("shop", EVERYTHING);
-    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
-    let quotas = json!({ "connections": 1, "subscriptions": 1, "messages_per_s": 5 });
-    server.command(
-        &json!({ "do": "identity_set", "name": "shop", "roles": ["shop"], "quotas": quotas }),
-    );
-    let hello =
-        || Hello { token: Some(token.clone().into()), features: Features::RETRY_AFTER, ..hello() };
-    let mut peer = server.silent();
-    let Verb::Welcome(welcome) = peer.ask(hello()) else { panic!("a welcome") };
-    assert_eq!(welcome.features, Features::RETRY_AFTER);
-    let wait = |verb: Verb| {
-        assert_eq!(code(&verb), ErrorCode::QuotaExceeded);
-        let Verb::Error(error) = verb else { panic!("{verb:?}") };
-        error.retry_after_ms.expect("the time to wait")
-    };
-    assert!(wait(server.silent().ask(hello())) > 0, "of connections");
-    peer.follow(subscribe("t", StartFrom::Now));
-    assert!(wait(peer.ask(subscribe("t", StartFrom::Now))) > 0, "of subscriptions");
-    common::accepted(&peer.ask(publish("t", &vec![Message::new("x"); 5])));
-    let ms = wait(peer.ask(publish("t", &vec![Message::new("x"); 5])));
-    assert!((1..=1_000).contains(&ms), "five are there again within a second: {ms}");
-    // An address that has failed often is asked to wait.
-    let mut waits = Vec::new();
-    for _ in 0..5 {
-        let wrong = Hello {
-            token: Some("wrong".into()),
-            features: Features::RETRY_AFTER,
-            ..common::hello()
-        };
-        let Verb::Error(error) = server.silent().ask(wrong) else { panic!("an error") };
-        waits.push(error.retry_after_ms);
-    }
-    assert_eq!(waits, [None, None, None, Some(100), Some(200)]);
-    let refused = http::Client::connect(server.http.address())
-        .send(&Request::new("GET", "/v1/topics").header("Authorization", "Bearer wrong"));
-    let refused = refused.problem(401, "NotAuthenticated");
-    assert_eq!(refused.json()["retry_after_ms"], 400);
-    assert_eq!(refused.header("retry-after"), Some("1"));
-}
-
-#[test]
-fn f3_a_member_over_http_counts_as_a_subscription() {
-    let server = Server::open();
-    let token = server.token("shop", EVERYTHING);
-    server.auth.broker().create_topic(&name("t"), TopicSettings::default()).expect("a topic");
-    let group = Request::new("PUT", "/v1/groups/g").json(&json!({ "source": "t" }));
-    server.send(&token, group).is(201);
-    let quotas = json!({ "subscriptions": 1 });
-    server.command(
-        &json!({ "do": "identity_set", "name": "shop", "roles": ["shop"], "quotas": quotas }),
-    );
-    let fetch = |member: &str| {
-        let path = format!("/v1/groups/g/fetch?member={member}&max=1");
-        server.send(&token, Request::new("POST", &path))
-    };
-    fetch("a").is(200);
-    fetch("a").is(200);
-    fetch("b").problem(429, "QuotaExceeded");
-    server.send(&token, Request::new("DELETE", "/v1/groups/g/members/a")).is(204);
-    fetch("b").is(200);
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Asked {
         params.finish()?;
         let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
         let agent = agent.unwrap_or_default().chars().take(AGENT_CHARS_MAX).collect();
-        Ok(Self { from, identity, format, keep_alive, peer: peer.0.to_string(), agent })
+        Ok(Self { from, identity, format, keep_alive, peer: peer.address.to_string(), agent })
     }
 }
 

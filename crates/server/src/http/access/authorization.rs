@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
-use gapless_auth::{Caller, Proof, Refused};
+use axum::response::{IntoResponse, Response};
+use gapless_auth::{Caller, OverQuota, Places, Proof, Refused};
 use gapless_protocol::ErrorCode;
 
 use crate::http::listener::server::{Certificate, Peer, Shared};
@@ -21,11 +22,13 @@ const TICKET: &str = "ticket";
 
 /// Authenticates a request, and notes the identity in it. A request without a credential, if one is
 /// required, reaches only the paths that need none; one with a bad credential is refused.
-pub(crate) fn let_in(shared: &Shared, request: &mut Request) -> Result<(), Refused> {
+pub(crate) fn let_in(shared: &Shared, request: &mut Request) -> Result<(), Kept> {
     let certificate = request.extensions().get::<Arc<Certificate>>();
     let ticket = ticket_of(request.uri());
     let proven = Proven { headers: request.headers(), ticket: ticket.as_deref(), certificate };
-    let Some(caller) = caller_of(shared, &proven, from(request))? else { return Ok(()) };
+    let places = request.extensions().get::<Peer>().map(|peer| &*peer.places);
+    let caller = caller_of(shared, &proven, (from(request), places))?;
+    let Some(caller) = caller else { return Ok(()) };
     request.extensions_mut().insert(caller);
     if ticket.is_some()
         && let Some(uri) = without_ticket(request.uri())
@@ -42,21 +45,62 @@ pub(crate) struct Proven<'a> {
     pub(crate) certificate: Option<&'a Arc<Certificate>>,
 }
 
-/// Who sends a request; `None` if it proves nothing and a proof is required.
+/// Who sends a request; `None` if it proves nothing and a proof is required. Its connection counts
+/// as one of that identity from now on.
 pub(crate) fn caller_of(
     shared: &Shared,
     proven: &Proven<'_>,
-    from: Arc<str>,
-) -> Result<Option<Caller>, Refused> {
+    (from, places): (Arc<str>, Option<&Places>),
+) -> Result<Option<Caller>, Kept> {
     let identified = shared.auth.caller(proven.proof(), Arc::clone(&from)).or_else(|refused| {
         // A browser goes on sending the cookie of a login that is over.
         let stale = proven.is_nothing() && cookie_of(proven.headers).is_some();
         if stale { shared.auth.caller(Proof::Nothing, from) } else { Err(refused) }
     });
     match identified {
-        Ok(caller) => Ok(Some(caller.keeping())),
+        Ok(caller) => {
+            if let Some(places) = places {
+                caller.connect_by(places)?;
+            }
+            Ok(Some(caller.keeping()))
+        }
         Err(_) if proven.is_nothing() => Ok(None),
-        Err(refused) => Err(refused),
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+/// Why a request is not let in.
+pub(crate) enum Kept {
+    /// Its proof is not good.
+    Refused(Refused),
+    /// Its identity has as many connections as it may have.
+    Over(OverQuota),
+}
+
+impl From<Refused> for Kept {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<OverQuota> for Kept {
+    fn from(over: OverQuota) -> Self {
+        Self::Over(over)
+    }
+}
+
+impl Kept {
+    /// The answer; after a delay, if the proof is not good. A connection that is one too many ends with it.
+    pub(crate) async fn answer(self) -> Response {
+        match self {
+            Self::Refused(refused) => refused_later(refused).await.into_response(),
+            Self::Over(over) => {
+                let mut answer = Problem::from(over).into_response();
+                let close = HeaderValue::from_static("close");
+                answer.headers_mut().insert(header::CONNECTION, close);
+                answer
+            }
+        }
     }
 }
 
@@ -97,7 +141,7 @@ impl Proven<'_> {
 
 fn from(request: &Request) -> Arc<str> {
     let peer = request.extensions().get::<Peer>();
-    peer.map_or_else(|| "http".into(), |peer| peer.0.to_string().into())
+    peer.map_or_else(|| "http".into(), |peer| peer.address.to_string().into())
 }
 
 /// The token in the header. Of two headers a proxy in between may have checked the other.

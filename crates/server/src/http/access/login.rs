@@ -63,7 +63,7 @@ async fn login(
     Json(asked): Json<Login>,
 ) -> Result<Response, Problem> {
     params.finish()?;
-    let from = peer.0.to_string();
+    let from = peer.address.to_string();
     let caller = match &asked.token {
         Some(token) => shared.auth.caller(Proof::Token(token), from.as_str()),
         None => shared.auth.login(&asked.name, asked.password, &from).await,

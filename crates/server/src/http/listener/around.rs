@@ -25,13 +25,13 @@ pub(crate) async fn around(
     let checked = match check(&shared, &request) {
         Ok(()) => match authorization::let_in(&shared, &mut request) {
             Ok(()) => Ok(()),
-            Err(refused) => Err(authorization::refused_later(refused).await),
+            Err(kept) => Err(kept.answer().await),
         },
-        Err(problem) => Err(problem),
+        Err(problem) => Err(problem.into_response()),
     };
     let response = match checked {
         Ok(()) => next.run(body::in_time(request, shared.options.body_timeout)).await,
-        Err(problem) => problem.into_response(),
+        Err(response) => response,
     };
     let mut response = problem::of_every_error(&method, response).await;
     origin::make_inert(response.headers_mut());

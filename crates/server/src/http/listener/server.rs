@@ -12,7 +12,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
-use gapless_auth::Auth;
+use gapless_auth::{Auth, Places};
 use gapless_broker::Broker;
 use gapless_core::Timestamp;
 use gapless_jobs::Leader;
@@ -70,9 +70,14 @@ const COMPRESSED_BYTES_MIN: u16 = 1400;
 /// How often the recorder of metrics compacts what was recorded since the last scrape.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// The other end of the connection that a request came by; every request has it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
+/// The connection that a request came by; every request has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Its other end.
+    pub(crate) address: SocketAddr,
+    /// The identities that it counts for; they are given back with it.
+    pub(crate) places: Arc<Places>,
+}
 
 /// The name in the client's certificate, which TLS has verified; a request has it if there is one.
 #[derive(Debug)]
@@ -371,7 +376,7 @@ async fn accept(
                         let closing = closing.clone();
                         let counted = Counted::new(&count);
                         connections.spawn(async move {
-                            serve(options, paths, closing, (stream, Peer(peer))).await;
+                            serve(options, paths, closing, (stream, peer)).await;
                             drop((permit, place, counted));
                         });
                     } else if options.tls.is_none() {
@@ -398,22 +403,23 @@ async fn serve(
     options: Arc<HttpOptions>,
     paths: Arc<Paths>,
     closing: watch::Receiver<bool>,
-    (stream, peer): (TcpStream, Peer),
+    (stream, address): (TcpStream, SocketAddr),
 ) {
-    let from = peer.0;
-    tracing::debug!(target: "clients", %from, "HTTP connection");
+    tracing::debug!(target: "clients", from = %address, "HTTP connection");
     let Some((socket, is_second, certificate)) = encrypt(&options, stream, &closing).await else {
         return;
     };
     let streams = is_second.then(Streams::new);
-    let wire = Wire::new(streams, peer.0, options.memory.clone());
+    let peer = Peer { address, places: Arc::default() };
+    let wire = Wire::new(streams, peer.clone(), options.memory.clone());
     let watched = Arc::clone(&wire);
-    let from: Arc<str> = peer.0.to_string().into();
+    let from: Arc<str> = address.to_string().into();
     let service =
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let (wire, answering) = (Arc::clone(&watched), watched.answering());
-            let (begun, certificate) = (paths.requests.begin(&request, peer), certificate.clone());
-            let paths = Arc::clone(&paths);
+            let (paths, peer) = (Arc::clone(&paths), peer.clone());
+            let (begun, certificate) =
+                (paths.requests.begin(&request, address), certificate.clone());
             name_host(&mut request);
             let checked = paths.hosts.check(&request);
             without_host(&mut request);
@@ -421,6 +427,7 @@ async fn serve(
             async move {
                 let answer = match (checked, paths.all.get()) {
                     (Ok(()), Some((_, shared))) if direct::is_direct(&request) => {
+                        let from = (from, &*peer.places);
                         direct::publish(shared, (from, certificate.as_ref()), request).await
                     }
                     (Ok(()), all) => {
@@ -443,7 +450,7 @@ async fn serve(
         });
     if is_second {
         http2::serve(&options, (&wire, socket), service, closed(closing)).await;
-        tracing::debug!(target: "clients", from = %peer.0, "HTTP connection ended");
+        tracing::debug!(target: "clients", from = %address, "HTTP connection ended");
         return end(wire).await;
     }
     let ended = {
@@ -477,7 +484,7 @@ async fn serve(
         Ended::Late => "its next request did not arrive in time",
         Ended::InTheMiddle => "the server is shutting down",
     };
-    tracing::debug!(target: "clients", from = %peer.0, reason, "HTTP connection ended");
+    tracing::debug!(target: "clients", from = %address, reason, "HTTP connection ended");
     if ended == Ended::Late {
         let detail = format!("the head did not arrive within {:?}", options.head_timeout);
         wire.tell_timeout(&Problem::new(ErrorCode::RequestTimeout, detail));

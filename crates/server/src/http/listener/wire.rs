@@ -24,6 +24,7 @@ use tokio::time::{Instant, Sleep};
 use crate::Budget;
 use crate::budget::Share;
 use crate::http::listener::http2::Streams;
+use crate::http::listener::server::Peer;
 use crate::http::listener::socket::Socket;
 use crate::http::values::problem::Problem;
 use crate::session::sockets::slow_reader_ended;
@@ -43,7 +44,8 @@ pub(crate) struct Wire {
     returned: Mutex<Option<Socket>>,
     /// The requests of HTTP/2; none is HTTP/1.1, whose heads and errors are looked at here.
     streams: Option<Streams>,
-    peer: SocketAddr,
+    /// Its other end, and whose connection it is.
+    peer: Peer,
     /// Whether a part of a head has arrived and is not handled yet.
     unanswered: AtomicBool,
     /// The byte of the last request's address that must be escaped, and behind it its place;
@@ -85,7 +87,7 @@ impl Drop for Answering {
 }
 
 impl Wire {
-    pub(crate) fn new(streams: Option<Streams>, peer: SocketAddr, memory: Budget) -> Arc<Self> {
+    pub(crate) fn new(streams: Option<Streams>, peer: Peer, memory: Budget) -> Arc<Self> {
         let unsent = Unsent { bytes: 0, share: memory.share(), waker: None };
         Arc::new(Self {
             returned: Mutex::new(None),
@@ -109,7 +111,7 @@ impl Wire {
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
-        self.peer
+        self.peer.address
     }
 
     /// A part of the memory of all connections.
@@ -264,7 +266,7 @@ impl Io {
             let holds = self.wire.unsent().share.is_counted();
             let is_over = now >= since + self.write_timeout;
             if is_over || (now >= since + memory.patience() && holds && memory.is_short()) {
-                slow_reader_ended("http", &self.wire.peer.to_string());
+                slow_reader_ended("http", &self.wire.peer().to_string());
                 return Poll::Ready(io::ErrorKind::TimedOut.into());
             }
             // It was set when the socket was blocked before.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
-use gapless_auth::Caller;
+use gapless_auth::{Caller, Places};
 use gapless_core::rights::Right;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -51,7 +51,7 @@ fn name_in(path: &str) -> Option<&str> {
 /// Publishes it, and answers.
 pub(crate) async fn publish(
     shared: &Shared,
-    (from, certificate): (Arc<str>, Option<&Arc<Certificate>>),
+    (from, certificate): ((Arc<str>, &Places), Option<&Arc<Certificate>>),
     request: Request<Incoming>,
 ) -> Response {
     let mut caller = None;
@@ -64,16 +64,17 @@ pub(crate) async fn publish(
 
 async fn try_publish(
     shared: &Shared,
-    (from, certificate): (Arc<str>, Option<&Arc<Certificate>>),
+    (from, certificate): ((Arc<str>, &Places), Option<&Arc<Certificate>>),
     known: &mut Option<Caller>,
     request: Request<Incoming>,
 ) -> Result<Response, Problem> {
     around::check(shared, &request)?;
     let (parts, body) = request.into_parts();
     let proven = Proven { headers: &parts.headers, ticket: None, certificate };
+    let from = (from.0, Some(from.1));
     let caller = match authorization::caller_of(shared, &proven, from) {
         Ok(caller) => caller.ok_or_else(rights::not_authenticated)?,
-        Err(refused) => return Err(authorization::refused_later(refused).await),
+        Err(kept) => return Ok(kept.answer().await),
     };
     let caller = known.insert(caller);
     let name = name_in(parts.uri.path()).unwrap_or("");

@@ -6,6 +6,7 @@
 //! a route is asked for the first time: a request pays for a look-up and two additions.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,6 @@ use gapless_auth::Caller;
 use metrics::{Counter, Histogram, counter, describe_counter, describe_histogram, histogram};
 
 use crate::http::access::rights::Answered;
-use crate::http::listener::server::Peer;
 use crate::http::values::problem::Why;
 
 const TOTAL: &str = "gapless_http_requests_total";
@@ -81,7 +81,7 @@ impl Requests {
     }
 
     /// A request begins.
-    pub(crate) fn begin<B>(&self, request: &axum::http::Request<B>, peer: Peer) -> Begun {
+    pub(crate) fn begin<B>(&self, request: &axum::http::Request<B>, peer: SocketAddr) -> Begun {
         // The address is looked at again only when there is something to say of it: cheap to keep.
         let (method, uri) = (request.method().clone(), request.uri().clone());
         Begun { at: Instant::now(), method, uri, peer }
@@ -100,7 +100,7 @@ impl Requests {
         let who = answered.and_then(|it| it.caller.as_ref()).map_or("", Caller::name);
         // Without the query: tickets are in it.
         let (method, path) = (begun.method.as_str(), begun.uri.path());
-        let (from, status) = (begun.peer.0, status.as_u16());
+        let (from, status) = (begun.peer, status.as_u16());
         if self.access_log {
             let ms = took.as_secs_f64() * 1000.0;
             tracing::info!(target: "access", %from, who, method, path, status, ms, "http");
@@ -142,5 +142,5 @@ pub(crate) struct Begun {
     at: Instant,
     method: Method,
     uri: axum::http::Uri,
-    peer: Peer,
+    peer: SocketAddr,
 }
