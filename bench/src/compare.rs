@@ -31,6 +31,7 @@ mod plan;
 mod publish;
 mod redis;
 mod report;
+mod rights;
 mod run;
 pub(crate) mod scale;
 mod server;
@@ -198,6 +199,7 @@ fn measure(args: &CompareArgs, dir: Option<&Path>) -> Result<Report> {
             Work::Keyed => keyed::all(&mut run)?,
             Work::Topics => many::topics(&mut run)?,
             Work::Tls => tls::all(&mut run)?,
+            Work::Rights => rights::all(&mut run)?,
         }
     }
     run.tell("done");

@@ -14,6 +14,7 @@ use gapless_protocol::{
 };
 
 use super::link::{Dialect, Link, Seen};
+use super::rights;
 use super::systems::{Groups, Part, Store, System, To};
 use crate::benches::store::Result;
 use crate::benches::wire::frames::{self, delivered};
@@ -46,7 +47,7 @@ impl System for Native {
             version_max: VERSION,
             features: Features::GROUPS,
             client_name: "bench".to_owned(),
-            token: None,
+            token: rights::token_for(address).map(Bytes::from),
             extension: Bytes::new(),
         };
         match ask(&mut link, hello)? {

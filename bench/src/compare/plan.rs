@@ -36,8 +36,10 @@ pub(super) enum Work {
     Groups,
     /// Groups that keep the order of keys, with a backlog on few keys; gapless alone has them.
     Keyed,
-    /// TLS against plain: publishing, delivering 1 → 1, new connections.
+    /// TLS against plain: publishing, delivering 1 → 1 and 1 → 100, new connections.
     Tls,
+    /// Clients with a token and a role against those of whom nothing is asked; gapless alone.
+    Rights,
 }
 
 impl Work {

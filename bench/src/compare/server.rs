@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use gapless_bench::process::{cpu_time_of, resident_bytes_max_of, resident_bytes_of};
 
 use super::link::WAIT_MAX;
+use super::rights;
 use super::systems::{Contender, Store, Who};
 use super::tls::Pair;
 use crate::benches::store::Result;
@@ -65,7 +66,7 @@ pub(super) struct Server {
 impl Server {
     /// Starts one on a folder, new or used, and waits until it is ready.
     pub(super) fn start(programs: &Programs, contender: &Contender, folder: &Path) -> Result<Self> {
-        let Contender { who, store, awake, tls, .. } = *contender;
+        let Contender { who, store, awake, tls, rights, .. } = *contender;
         let program = programs.of(who).ok_or("a program that is not there")?;
         fs::create_dir_all(folder)?;
         let pair = tls.then(|| Pair::make(folder)).transpose()?;
@@ -77,8 +78,16 @@ impl Server {
                 (redis(program, folder, store, address), Ready::Port(address))
             }
         };
+        if rights {
+            let socket = folder.join(rights::SOCKET);
+            command.arg("--set").arg(format!("native.unix={}", socket.display()));
+            command.args(["--set", "auth.required=true"]);
+        }
         command.stdin(Stdio::null());
         let server = Self::launch(who, command, ready, folder)?;
+        if rights {
+            rights::make_token(program, folder, server.address)?;
+        }
         if let Some(pair) = pair {
             pair.trust(server.address);
         }

@@ -200,11 +200,13 @@ pub(super) struct Contender {
     pub(super) awake: bool,
     /// Whether connections are encrypted.
     pub(super) tls: bool,
+    /// Whether clients must show a token, and rights are checked.
+    pub(super) rights: bool,
 }
 
 impl Contender {
     pub(super) fn new(who: Who, store: Store) -> Self {
-        Self { who, store, batch: 1, awake: false, tls: false }
+        Self { who, store, batch: 1, awake: false, tls: false, rights: false }
     }
 
     /// Everybody, and gapless also told to keep the processors awake: for short waits.
@@ -243,7 +245,8 @@ impl Contender {
         };
         let awake = if self.awake { ", kept awake" } else { "" };
         let tls = if self.tls { ", TLS" } else { "" };
-        format!("{}: {how}{batches}{awake}{tls}", self.who.name())
+        let rights = if self.rights { ", rights" } else { "" };
+        format!("{}: {how}{batches}{awake}{tls}{rights}", self.who.name())
     }
 }
 

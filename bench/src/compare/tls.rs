@@ -25,6 +25,9 @@ use super::systems::{Contender, Store, Who};
 use crate::benches::size_name;
 use crate::benches::store::Result;
 
+/// Subscribers of live messages, each on a connection of its own.
+const SUBSCRIBERS: [usize; 2] = [1, 100];
+
 /// Servers that speak TLS, and by what they are trusted.
 static TRUSTED: Mutex<BTreeMap<SocketAddr, Arc<ClientConfig>>> = Mutex::new(BTreeMap::new());
 
@@ -129,13 +132,15 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
         run.add("tls", (&publish, Counts::PerSecond), contender, measured);
         Ok(())
     })?;
-    let deliver = format!("TLS: live 1 → 1, {}", size_name(size));
-    run.alternate((&deliver, rounds), contenders(), |run, contender| {
-        let stage = run.stage(contender)?;
-        let measured = live::deliver(&stage, contender, (1, 1, size), time)?;
-        run.add("tls", (&deliver, Counts::PerSecond), contender, measured);
-        Ok(())
-    })?;
+    for subscribers in SUBSCRIBERS {
+        let deliver = format!("TLS: live 1 → {subscribers}, {}", size_name(size));
+        run.alternate((&deliver, rounds), contenders(), |run, contender| {
+            let stage = run.stage(contender)?;
+            let measured = live::deliver(&stage, contender, (1, subscribers, size), time)?;
+            run.add("tls", (&deliver, Counts::PerSecond), contender, measured);
+            Ok(())
+        })?;
+    }
     let connect = "TLS: new connections, one after another";
     run.alternate((connect, rounds), contenders(), |run, contender| {
         let stage = run.stage(contender)?;
