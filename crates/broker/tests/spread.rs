@@ -192,6 +192,8 @@ fn a1_the_cluster_learns_what_is_followed_and_what_no_more() {
     drop((early, twice, own, topic, server));
     assert_eq!(followed(&fake.notes()), "early.* 0, s 0, volatile 0");
     assert_eq!(ready(broker.await_visible(TIMEOUT)).unwrap(), Err(vec![sender().node]));
+    let _named = broker.subscribe_named(&identity("billing"), &pattern("n")).unwrap();
+    assert_eq!(ready(broker.await_visible(TIMEOUT)).unwrap(), Ok(()), "a name counts too");
 }
 
 #[test]

@@ -4,12 +4,14 @@
 //! [`crate::ClientLimits::answer_wait`]. One that does no harm is asked again after a lost
 //! connection; the others then end in an error whose fate is unknown.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use gapless_core::{Delivered, Pattern, Position, Seq, TopicInfo, TopicName, TopicSettings};
 use gapless_protocol::{
-    Auth, CancelDelayed, CellRead, ClientClose, ClientList, Clients, Cluster, Explain, Found, Get,
-    Ping, Read, Stats, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos,
-    TopicList, TopicPurge, Verb,
+    Auth, AwaitVisible, CancelDelayed, CellRead, ClientClose, ClientList, Clients, Cluster,
+    Explain, Found, Get, Ping, Read, Stats, TopicConfigure, TopicCreate, TopicDelete,
+    TopicDescribe, TopicInfos, TopicList, TopicPurge, Verb, Visible,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -39,6 +41,11 @@ pub(crate) use expected;
 
 impl Client {
     pub(crate) async fn ask(&self, verb: Verb, again: Again) -> Result<Verb, AskError> {
+        self.ask_for(Duration::ZERO, verb, again).await
+    }
+
+    /// Asks what the server may take so long for, beside the usual time.
+    async fn ask_for(&self, wait: Duration, verb: Verb, again: Again) -> Result<Verb, AskError> {
         let answered = async {
             // Held until the answer, so that questions are bounded.
             let _permit = self.asks().acquire().await.map_err(|_| AskError::Closed)?;
@@ -49,7 +56,8 @@ impl Client {
             }
             answer.await.unwrap_or(Err(AskError::Closed))
         };
-        timeout(self.limits().answer_wait, answered).await.unwrap_or(Err(AskError::TimedOut))
+        let wait = self.limits().answer_wait.saturating_add(wait);
+        timeout(wait, answered).await.unwrap_or(Err(AskError::TimedOut))
     }
 
     /// Creates a topic. Succeeds if it exists with equal settings.
@@ -219,6 +227,20 @@ impl Client {
     pub async fn cluster(&self, json: String) -> Result<String, AskError> {
         let asked = Cluster { json };
         expected!(self.ask(asked.into(), Again::No).await?, Verb::ClusterAnswer(text) => text.json)
+    }
+
+    /// Waits until every node that the server of this client knows in its cluster knows what is followed
+    /// there, at most for `wait` (a minute is the longest): from then on a publish at any of them comes
+    /// to the subscriptions that were there when this was called. [`Visible`] says how many nodes do
+    /// not know it; without a cluster there are none. It is not asked again when the connection is
+    /// lost.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn await_visible(&self, wait: Duration) -> Result<Visible, AskError> {
+        let asked = AwaitVisible::for_at_most(wait).into();
+        let answer = self.ask_for(wait, asked, Again::No).await?;
+        expected!(answer, Verb::Visible(visible) => visible)
     }
 
     /// Whether a server is there.

@@ -99,5 +99,5 @@ pub use gapless_core::{
 };
 pub use gapless_protocol::{
     ClientInfo, ClientList, ClientState, ErrorCode, GroupInfos, Known, LettersMoved, PartAccepted,
-    PlaceRange, TopicInfos,
+    PlaceRange, TopicInfos, Visible,
 };

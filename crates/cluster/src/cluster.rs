@@ -132,7 +132,7 @@ impl Cluster {
         status::of(&self.shell)
     }
 
-    /// Waits until every live node knows all that is subscribed to here now.
+    /// Waits until every known node knows all that is subscribed to here now.
     ///
     /// # Errors
     /// Names the nodes that did not know it in time.

@@ -49,7 +49,7 @@ pub(crate) struct Shell {
     pub(crate) learned: mpsc::Sender<SocketAddr>,
     /// Changes whenever a link comes or goes.
     pub(crate) links: watch::Sender<u64>,
-    /// The version of this node's interest that all live nodes have seen.
+    /// The version of this node's interest that all known nodes have seen.
     pub(crate) visible: watch::Sender<u64>,
     clock: Clock,
     state: Mutex<State>,
@@ -204,6 +204,11 @@ impl Shell {
         look(&lock(&self.state).node)
     }
 
+    /// The version of this node's interest that all nodes have seen; `visible` tells when it rises.
+    pub(crate) fn watch_visible(&self) -> u64 {
+        lock(&self.state).node.watch_visible()
+    }
+
     fn step<R>(
         &self,
         state: &mut State,
@@ -239,11 +244,7 @@ impl Shell {
             }
             Effect::Event(event) => self.mine.push(Local::Event(event)),
             Effect::Visible { version } => {
-                self.visible.send_if_modified(|seen| {
-                    let newer = version > *seen;
-                    *seen = version.max(*seen);
-                    newer
-                });
+                self.visible.send_replace(version);
             }
         }
     }

@@ -145,7 +145,7 @@ impl Spread for Hook {
     }
 }
 
-/// Waits until all live nodes have seen this version of the node's interest; names those that have not.
+/// Waits until all known nodes have seen this version of the node's interest; names those that have not.
 pub(crate) async fn await_visible(
     shell: &Shell,
     version: u64,
@@ -153,7 +153,7 @@ pub(crate) async fn await_visible(
 ) -> Result<(), Vec<NodeName>> {
     let mut seen = shell.visible.subscribe();
     let waiting = async {
-        while shell.look(|node| node.visible()) < version {
+        while shell.watch_visible() < version {
             if seen.changed().await.is_err() {
                 return;
             }

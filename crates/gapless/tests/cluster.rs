@@ -204,7 +204,10 @@ fn a11_the_cluster_is_shown_by_commands_and_over_http() {
         serde_json::from_str(&a.http("GET", "/v1/cluster")).expect("JSON");
     assert_eq!((&status["node"], &status["cluster"]), (&json!("a"), &json!("gapless")));
     assert_eq!(status["nodes"][0]["node"], "b");
+    // It is shown again and again, as it changes.
+    let watched = a.begin(&["cluster", "nodes", "--watch"]).prints("active");
     b.run(&["cluster", "leave"]);
+    let _watched = watched.prints("left");
     until("b has left", || a.status()["nodes"][0]["left"] == true);
     until("b knows it", || b.status()["left"] == true);
 }

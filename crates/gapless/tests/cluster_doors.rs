@@ -3,6 +3,7 @@
 #[path = "support/nodes.rs"]
 mod support;
 
+use serde_json::{Value, json};
 use support::{Nodes, until};
 
 const FOLLOW: &str = "/v1/follow?pattern=orders.%3E&identity=billing";
@@ -177,4 +178,62 @@ fn a14_cluster_leave_sends_what_waits_and_the_server_goes_on_alone() {
     let mut own = a.follow("orders.*");
     a.publish_all("orders.eu", &texts(&["alone"]));
     assert_eq!(own.take(1), ["alone"]);
+}
+
+/// The event that says which nodes do not know what is followed.
+fn visible(stream: &mut support::Stream) -> Value {
+    loop {
+        let mut event = stream.next();
+        if event["event"] == "visible" {
+            return event["nodes"].take();
+        }
+    }
+}
+
+#[test]
+fn a1_a_subscriber_that_waited_until_it_is_visible_misses_nothing_from_any_node() {
+    let nodes = Nodes::start(3);
+    let [a, b, c] = nodes.all();
+    let path = |of: &str| format!("/v1/follow?pattern={of}.%3E&from=now&await_visible_ms=60000");
+    for round in 0..5 {
+        let command = ["sub", &format!("cli{round}.>"), "--count", "2", "--await-visible=60s"];
+        let native = b.begin(&command).says("all nodes know what is followed");
+        a.publish_all(&format!("cli{round}.x"), &texts(&["from a"]));
+        c.publish_all(&format!("cli{round}.x"), &texts(&["from c"]));
+        assert_eq!(native.ends(), Some(0), "both messages came");
+        for websocket in [false, true] {
+            let subject = format!("{}{round}", if websocket { "ws" } else { "sse" });
+            let mut stream = b.stream(&path(&subject), websocket);
+            assert_eq!(visible(&mut stream), json!([]));
+            a.publish_all(&format!("{subject}.x"), &texts(&["from a"]));
+            assert_eq!(stream.text(), "from a");
+        }
+        // A name is known everywhere in the same way.
+        let path = format!("/v1/follow?pattern=named{round}.%3E&identity=n&await_visible_ms=60000");
+        let mut named = c.stream(&path, false);
+        assert_eq!(visible(&mut named), json!([]));
+        b.publish_all(&format!("named{round}.x"), &texts(&["from b"]));
+        assert_eq!(named.text(), "from b");
+    }
+}
+
+#[test]
+fn a1_a_node_that_does_not_know_a_subscriber_in_time_is_named() {
+    let nodes = Nodes::start(3);
+    let [a, b, c] = nodes.all();
+    c.signal("STOP");
+    let (code, said) = b.ends(&["sub", "late", "--await-visible=100ms"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("1 nodes do not know") && said.contains(": c"), "{said}");
+    let mut stream = b.stream("/v1/follow?pattern=late&from=now&await_visible_ms=100", false);
+    assert_eq!(visible(&mut stream), json!(["c"]));
+    // It is subscribed all the same, and visible once that node is back.
+    a.knows(b, 1);
+    a.publish_all("late", &texts(&["one"]));
+    assert_eq!(stream.text(), "one");
+    c.signal("CONT");
+    let path = "/v1/follow?pattern=late&from=now&await_visible_ms=60000";
+    assert_eq!(visible(&mut b.stream(path, true)), json!([]));
+    c.publish_all("late", &texts(&["two"]));
+    assert_eq!(stream.text(), "two");
 }

@@ -23,7 +23,7 @@ fn run(mut command: Command) -> (Output, String) {
 fn the_guide_to_clusters_works_as_written() {
     let blocks = GUIDE.split("```sh\n").skip(1);
     let steps: String = blocks.map(|block| block.split("```").next().unwrap_or_default()).collect();
-    for step in ["--join", "--report", "--identity", "gapless reply"] {
+    for step in ["--join", "--report", "--await-visible", "--identity", "gapless reply"] {
         assert!(steps.contains(step), "the guide has no {step}");
     }
     // The ports of the guide may be taken here.

@@ -122,6 +122,8 @@ kinds! {
     55 Gap Server "Numbers that will not come, and why.",
     56 Credit Client "Allows more to be sent to a subscription.",
     57 Ended Server "The server ended a subscription.",
+    58 AwaitVisible Client "Waits until all nodes of the cluster know what is followed here.",
+    59 Visible Server "Which nodes do not know it yet.",
 
     60 ClientClose Client "Ends the connection of a client.",
 

@@ -83,4 +83,5 @@ pub use verbs::topics::{
     Done, TopicConfigure, TopicCreate, TopicDelete, TopicDescribe, TopicInfos, TopicList,
     TopicPurge,
 };
+pub use verbs::visible::{AWAIT_VISIBLE_MS_MAX, AwaitVisible, UNSEEN_SHOWN_MAX, Visible};
 pub use wire::NUMBER_MAX;

@@ -15,7 +15,7 @@ use gapless_core::{
 use crate::errors::ErrorCode;
 use crate::frame::{Frame, FrameError, FrameLimit, Head, Ids, put_frame};
 use crate::kind::Kind;
-use crate::verbs::{ack, follow, group, group_admin, lookup, publish, session, topics};
+use crate::verbs::{ack, follow, group, group_admin, lookup, publish, session, topics, visible};
 use crate::wire::{self, Reader};
 
 /// Why a frame is not a valid verb. Nothing was done, and the connection can go on.
@@ -313,6 +313,8 @@ verbs! {
     Gap follow::SubscriptionGap,
     Credit follow::Credit,
     Ended follow::Ended,
+    AwaitVisible visible::AwaitVisible,
+    Visible visible::Visible,
     ClientClose lookup::ClientClose,
     Get lookup::Get,
     Read lookup::Read,

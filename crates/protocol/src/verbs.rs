@@ -8,3 +8,4 @@ pub mod lookup;
 pub mod publish;
 pub mod session;
 pub mod topics;
+pub mod visible;

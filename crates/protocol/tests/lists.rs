@@ -94,7 +94,7 @@ fn the_page_shows_every_gap_reason() {
 
 #[test]
 fn the_page_shows_every_limit() {
-    let limits: [(&str, u64); 27] = [
+    let limits: [(&str, u64); 29] = [
         ("FRAME_BYTES_MAX", FRAME_BYTES_MAX as u64),
         ("FRAME_BYTES_MIN", FRAME_BYTES_MIN as u64),
         ("FRAME_HEAD_BYTES", FRAME_HEAD_BYTES as u64),
@@ -113,6 +113,8 @@ fn the_page_shows_every_limit() {
         ("MESSAGES_HEAD_BYTES", verbs::follow::MESSAGES_HEAD_BYTES as u64),
         ("CLIENTS_PAGE_MAX", verbs::lookup::CLIENTS_PAGE_MAX as u64),
         ("FOLLOWS_SHOWN_MAX", verbs::lookup::FOLLOWS_SHOWN_MAX as u64),
+        ("AWAIT_VISIBLE_MS_MAX", verbs::visible::AWAIT_VISIBLE_MS_MAX.into()),
+        ("UNSEEN_SHOWN_MAX", verbs::visible::UNSEEN_SHOWN_MAX as u64),
         ("LEASES_MAX", verbs::group::LEASES_MAX as u64),
         ("LEASE_BYTES_MAX", verbs::group::LEASE_BYTES_MAX as u64),
         ("REASON_BYTES_MAX", verbs::group::REASON_BYTES_MAX as u64),

@@ -3,7 +3,14 @@
 //! Looking needs the area `server`, leaving the area `cluster`. A server that is on its own is shown as
 //! one without a node, and leaves nothing.
 
+use std::future::Future;
+use std::time::Duration;
+
+use gapless_auth::Caller;
 use gapless_broker::Broker;
+use gapless_core::TopicName;
+use gapless_core::rights::Right;
+use gapless_protocol::Visible;
 use serde_json::{Value, json};
 
 /// What can be asked.
@@ -51,6 +58,17 @@ pub(crate) fn leave(broker: &Broker) -> Value {
         spread.leave();
     }
     status(broker)
+}
+
+/// Waits until all nodes know what is followed on this one, by this caller and by others. Nodes that do
+/// not know it in time are named to callers that may look at the cluster, and counted for all.
+pub(crate) fn visible(
+    caller: &Caller,
+    wait: Duration,
+) -> impl Future<Output = Visible> + Send + use<> {
+    let server = TopicName::parse("server").expect("areas are names");
+    let (named, broker) = (caller.sees(Right::Admin, &server), caller.broker().clone());
+    async move { Visible::unseen(broker.await_visible(wait).await.err().unwrap_or_default(), named) }
 }
 
 #[cfg(test)]

@@ -84,6 +84,7 @@ const NO_RIGHT: &[(Kind, &str)] = &[
     (Kind::Bye, "about the connection"),
     (Kind::Unsubscribe, "about what was allowed"),
     (Kind::Credit, "about what was allowed"),
+    (Kind::AwaitVisible, "about what was allowed; nodes are named to those who may look"),
     (Kind::GroupLeave, "about what was allowed"),
     (Kind::GroupAck, "about what was allowed"),
     (Kind::GroupNack, "about what was allowed"),

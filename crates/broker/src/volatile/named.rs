@@ -7,6 +7,7 @@
 //! Volatile subjects only: a durable topic keeps its messages anyway, for cursors and groups.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
@@ -102,10 +103,13 @@ impl Broker {
         self.list(self.new_shared(pattern), |inner, shared| {
             let mailbox = Mailbox::new(&inner.router.mailbox_bytes);
             lock(&inner.sessions.0).insert(shared.id, Arc::clone(&mailbox));
-            if let Err(refused) = spread.subscribed_named(&named, shared.id) {
-                lock(&inner.sessions.0).remove(&shared.id);
-                return Err(SubscribeError::Named(refused));
-            }
+            match spread.subscribed_named(&named, shared.id) {
+                Ok(version) => inner.interest.fetch_max(version, Ordering::AcqRel),
+                Err(refused) => {
+                    lock(&inner.sessions.0).remove(&shared.id);
+                    return Err(SubscribeError::Named(refused));
+                }
+            };
             let position = inner.journal.last_settled();
             let spread = Arc::clone(spread);
             Ok(Follower::Named(Box::new(NamedFollower {

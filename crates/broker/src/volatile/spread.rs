@@ -94,7 +94,7 @@ pub trait Spread: Send + Sync + 'static {
     /// Begins to leave the cluster: what waits is sent first. Returns at once.
     fn leave(&self);
 
-    /// Resolves when every live node has seen this version of this node's interest, or with those
+    /// Resolves when every known node has seen this version of this node's interest, or with those
     /// that have not when the wait is over.
     fn await_visible(
         &self,
@@ -147,7 +147,7 @@ impl Broker {
         self.inner.spread.get()
     }
 
-    /// Waits until all live nodes know what is followed on this one, or returns those that do not
+    /// Waits until all known nodes know what is followed on this one, or returns those that do not
     /// when the wait is over. Without a cluster there is nothing to wait for.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ use super::status::{ClusterStatus, Counts, NAMED_SHOWN_MAX, NamedStatus, NodeSta
 use super::topics::{Topics, TopicsCounted};
 use crate::batch::Records;
 use crate::name::TopicName;
+use crate::subscriber::Status;
 use crate::time::Timestamp;
 use crate::trie::SubscriptionIndex;
 
@@ -77,7 +78,8 @@ pub enum Effect {
     },
     /// Publish an event.
     Event(ClusterEvent),
-    /// Wake those who wait until this version of the interest is known everywhere.
+    /// Wake those who wait until this version of the interest is known everywhere. It may be one that
+    /// was known before, if a node came that did not know it.
     Visible {
         /// Which version.
         version: u64,
@@ -161,7 +163,7 @@ pub struct Node {
     /// How many publishes were admitted: their order.
     admissions: u64,
     probes: u64,
-    /// The version of the interest that was last said to be visible.
+    /// The version of the interest that was visible when that was looked at last.
     visible: u64,
     /// Events since the last settling.
     events: Vec<ClusterEvent>,
@@ -238,6 +240,12 @@ impl Node {
     pub fn visible(&self) -> u64 {
         let seen = self.peers.values().filter(|peer| must_see(peer)).map(|peer| peer.seen);
         seen.min().unwrap_or(u64::MAX).min(self.interest.version())
+    }
+
+    /// The same, for those who wait: when it has risen, [`Effect::Visible`] says so.
+    pub fn watch_visible(&mut self) -> u64 {
+        self.visible = self.visible();
+        self.visible
     }
 
     /// The nodes that have not seen this version yet.
@@ -343,5 +351,7 @@ impl Node {
 
 /// Whether a node counts when the spread of interest is looked at.
 fn must_see(peer: &Peer) -> bool {
-    (peer.is_live || peer.has_link) && !peer.has_left
+    // One that is away may be alive and have publishers, until it is given up.
+    let is_known = peer.is_live || peer.has_link || peer.state.status() != Status::Removed;
+    is_known && !peer.has_left
 }

@@ -1,5 +1,7 @@
 //! Stories of a few nodes over a network that delivers at once, or not at all.
 
+mod visible;
+
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -674,22 +676,6 @@ fn a8_a_report_that_does_not_come_is_a_timeout() {
     assert_eq!(net.reported, [(1, DeliveryReport { status, delivered: 0, failed, unnamed: 0 })]);
     net.link("a", "b");
     assert_eq!(net.take_delivered(), ["b<-a x 1 all"], "it is still tried");
-}
-
-#[test]
-fn interest_becomes_visible_when_every_node_has_seen_it() {
-    let mut net = Net::small(&["a", "b", "c"]);
-    let first = net.subscribe("a", "x");
-    assert_eq!(net.visible.get(&node("a")), Some(&first));
-    net.cut("a", "c");
-    let live: Vec<(NodeName, Incarnation)> =
-        ["a", "b", "c"].iter().map(|name| (node(name), Incarnation(1))).collect();
-    net.act("a", |machine, now, effects| machine.topology(now, &live, effects));
-    let second = net.subscribe("a", "y");
-    assert_eq!(net.visible.get(&node("a")), Some(&first));
-    assert_eq!(net.nodes[&node("a")].unseen(second), [node("c")]);
-    net.link("a", "c");
-    assert_eq!(net.visible.get(&node("a")), Some(&second));
 }
 
 #[test]

@@ -148,6 +148,11 @@ fn state(value: &Value) -> String {
     }
 }
 
+/// The state of a node; one that left is not waited for.
+fn node_state(node: &Value) -> String {
+    if node["left"] == true { "left".to_owned() } else { state(&node["state"]) }
+}
+
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -207,7 +212,7 @@ fn nodes(status: &Value, out: &mut Output) -> Result<(), Failure> {
             text(&node["node"]),
             text(&node["link"]),
             if node["live"] == true { "yes" } else { "no" }.to_owned(),
-            state(&node["state"]),
+            node_state(node),
             number(&queue["messages"]),
             bytes(&queue["bytes"]),
             span(&queue["oldest_ms"]),
@@ -232,7 +237,7 @@ fn topology(status: &Value, out: &mut Output) -> Result<(), Failure> {
     let me = text(&status["node"]);
     for node in list(&status["nodes"]) {
         let arrow = if node["link"] == "up" { "-->" } else { "-x-" };
-        out.line(format_args!("{me} {arrow} {}   {}", text(&node["node"]), state(&node["state"])))?;
+        out.line(format_args!("{me} {arrow} {}   {}", text(&node["node"]), node_state(node)))?;
     }
     let named = list(&status["named"]);
     if named.is_empty() {

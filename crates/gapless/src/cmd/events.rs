@@ -39,6 +39,7 @@ pub(crate) fn run(options: &EventsOptions, global: &Global, out: &mut Output) ->
     let pattern = Pattern::parse(&format!("$events.{named}"))
         .map_err(|error| Failure::words(error).hint("write it like 'topic.>' or topic.created"))?;
     let plan = Plan {
+        await_visible: None,
         identity: None,
         wanted: vec![(pattern, From::Now)],
         count: options.count,

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCompleter;
@@ -26,7 +27,7 @@ use super::sub_group::{GroupPlan, consume};
 use crate::complete;
 use crate::exit::{Done, Exit, Failure};
 use crate::output::Output;
-use crate::remote::{Interrupt, exists, followed, no_topic, with_client};
+use crate::remote::{Interrupt, asked, exists, followed, no_topic, with_client};
 use crate::show::Shown;
 use crate::template::{self, Format};
 use crate::values::{self, Start};
@@ -46,6 +47,7 @@ Examples:
   gapless sub 'orders.>' --json | jq 'select(.event == \"message\").text'
   gapless sub orders.created --group billing     share the work with others; acked when printed
   gapless sub 'chat.>' --identity ana            a name in a cluster: goes on after a lost connection
+  gapless sub 'chat.>' --await-visible           say when all nodes of the cluster know it
 
 Places to begin: beginning, now, last-per-key, seq:N, time:WHEN, -DURATION, or a cursor as it is
 printed at the end. Patterns: * is one token, > is the rest; put them in quotes. It goes on by
@@ -85,6 +87,12 @@ pub(crate) struct SubOptions {
     #[arg(long, value_name = "NAME")]
     #[arg(conflicts_with_all = ["group", "save", "from", "no_follow"])]
     identity: Option<Identity>,
+    /// Say on stderr when all nodes of the cluster know what is followed, and end with an error if they
+    /// do not in this time (5s if none is given; at most 60s)
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "5s")]
+    #[arg(conflicts_with = "group")]
+    await_visible: Option<Duration>,
     /// Be a member of this group: take messages from it, and ack them when they are printed.
     /// It is created if it is not there and a topic or pattern is named
     #[arg(long, value_name = "GROUP", value_parser = values::topic, conflicts_with = "save")]
@@ -155,6 +163,7 @@ pub(crate) fn run(options: SubOptions, global: &Global, out: &mut Output) -> Don
         show: show_as(options.raw, options.timestamps, options.format),
         only: Only { keys: options.key, headers: options.header },
         identity: options.identity,
+        await_visible: options.await_visible,
     };
     with_client(global, out, async |client, out| follow(client, &plan, out).await)
 }
@@ -225,6 +234,8 @@ pub(crate) struct Plan {
     pub(crate) only: Only,
     /// The name under which it follows.
     pub(crate) identity: Option<Identity>,
+    /// How long it may take until all nodes of the cluster know it.
+    pub(crate) await_visible: Option<Duration>,
 }
 
 /// One subscription of the command.
@@ -245,6 +256,12 @@ pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Do
     };
     if plan.show == Show::Events {
         out.note("waiting for events; Ctrl-C ends it");
+    }
+    if let Some(wait) = plan.await_visible {
+        tokio::select! {
+            known = await_visible(client, wait, out) => known?,
+            () = interrupt.came() => return Ok(Exit::Ok),
+        }
     }
     let mut left = plan.count.unwrap_or(u64::MAX);
     let done = loop {
@@ -270,6 +287,23 @@ pub(crate) async fn follow(client: &Client, plan: &Plan, out: &mut Output) -> Do
     };
     tell_end(&all, plan, out)?;
     done
+}
+
+/// Waits until all nodes know what is followed. What comes meanwhile is printed afterwards.
+async fn await_visible(client: &Client, wait: Duration, out: &mut Output) -> Result<(), Failure> {
+    let visible = match client.await_visible(wait).await {
+        Ok(visible) => visible,
+        Err(error) => return Err(asked(client, error, None).await),
+    };
+    if visible.unseen == 0 {
+        out.note("all nodes know what is followed");
+        return Ok(());
+    }
+    let names: Vec<&str> = visible.nodes.iter().map(|node| node.as_str()).collect();
+    let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+    let (unseen, ms) = (visible.unseen, wait.as_millis());
+    let why = format!("{unseen} nodes do not know what is followed after {ms} ms{names}");
+    Err(Failure::failed(why))
 }
 
 async fn subscribe_all(

@@ -248,8 +248,9 @@ impl Node {
         let mut command = program();
         let address = self.ready["native"].as_str().expect("an address");
         let mut child = command.args(words).args(["--server", address]).spawn().expect("it starts");
+        let out = lines(child.stdout.take().expect("stdout is a pipe"));
         let err = lines(child.stderr.take().expect("stderr is a pipe"));
-        Running { child, err }
+        Running { child, out, err }
     }
 
     /// How a command that talks to it ends, and what it says on stderr.
@@ -316,14 +317,7 @@ impl Node {
 
     /// Its exit code, when it has ended by itself.
     fn wait(&mut self) -> Option<i32> {
-        let end = Instant::now() + DEADLINE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("our child") {
-                return status.code();
-            }
-            assert!(Instant::now() < end, "{} does not end", self.name);
-            thread::yield_now();
-        }
+        ended(&self.name, &mut self.child)
     }
 
     /// Starts it again, at the address that it had.
@@ -347,21 +341,56 @@ impl Drop for Node {
 /// A command that goes on. It is killed when this goes out of scope.
 pub struct Running {
     child: Child,
+    out: Receiver<String>,
     err: Receiver<String>,
 }
 
 impl Running {
-    /// Waits until it has said this.
+    /// Waits until it has said this on stderr.
     #[track_caller]
     pub fn says(self, part: &str) -> Self {
-        let end = Instant::now() + DEADLINE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = self.err.recv_timeout(left).unwrap_or_else(|_| panic!("no {part:?}"));
-            if line.contains(part) {
-                return self;
-            }
+        until_line(&self.err, part);
+        self
+    }
+
+    /// Waits until it has printed this.
+    #[track_caller]
+    pub fn prints(self, part: &str) -> Self {
+        until_line(&self.out, part);
+        self
+    }
+}
+
+impl Running {
+    /// Its exit code, when it has ended by itself.
+    #[track_caller]
+    pub fn ends(mut self) -> Option<i32> {
+        ended("the command", &mut self.child)
+    }
+}
+
+#[track_caller]
+fn until_line(lines: &Receiver<String>, part: &str) {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let line = lines.recv_timeout(left).unwrap_or_else(|_| panic!("no {part:?}"));
+        if line.contains(part) {
+            return;
         }
+    }
+}
+
+/// The exit code of a process that ends by itself.
+#[track_caller]
+fn ended(what: &str, child: &mut Child) -> Option<i32> {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        if let Some(status) = child.try_wait().expect("our child") {
+            return status.code();
+        }
+        assert!(Instant::now() < end, "{what} does not end");
+        thread::yield_now();
     }
 }
 

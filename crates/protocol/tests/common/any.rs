@@ -406,8 +406,11 @@ fn identity() -> impl Strategy<Value = Identity> {
     "[a-z]{1,8}(\\.[a-z]{1,8})?".prop_map(|text| Identity::parse(&text).expect("an identity"))
 }
 
+fn node() -> impl Strategy<Value = NodeName> {
+    "[a-z]{1,8}".prop_map(|text| NodeName::parse(&text).expect("a name"))
+}
+
 fn report() -> impl Strategy<Value = DeliveryReport> {
-    let node = || "[a-z]{1,8}".prop_map(|text| NodeName::parse(&text).expect("a name"));
     let subscriber = prop_oneof![
         (option::of(node()), any::<u64>())
             .prop_map(|(node, number)| SubscriberName::Handle { node, number }),
@@ -459,6 +462,9 @@ fn following() -> impl Strategy<Value = Verb> {
         (place(), error()).prop_map(|((subscription, token), error)| {
             Ended { subscription, token, error }.into()
         }),
+        (0..=AWAIT_VISIBLE_MS_MAX).prop_map(|wait_ms| AwaitVisible { wait_ms }.into()),
+        (vec(node(), 0..5), any::<bool>())
+            .prop_map(|(nodes, named)| Visible::unseen(nodes, named).into()),
     ]
 }
 

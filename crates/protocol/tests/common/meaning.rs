@@ -66,6 +66,11 @@ pub(crate) fn of(verb: &Verb) -> Value {
             }
             fields
         }
+        Verb::AwaitVisible(v) => json!({ "wait_ms": v.wait_ms }),
+        Verb::Visible(v) => {
+            let nodes: Vec<&str> = v.nodes.iter().map(|node| node.as_str()).collect();
+            json!({ "unseen": v.unseen, "nodes": nodes })
+        }
         Verb::Subscribed(v) => json!({ "subscription": v.subscription, "token": token(&v.token) }),
         Verb::Unsubscribe(v) if v.hold => json!({ "subscription": v.subscription, "hold": true }),
         Verb::Unsubscribe(v) => json!({ "subscription": v.subscription }),

@@ -366,6 +366,7 @@ fn following() -> Vec<(&'static str, Verb)> {
     let of_later = told(GapNotice { reason: GapReason::from_code(200), ..seqs_gone.clone() });
     let gap = told(seqs_gone);
     let error = ErrorAnswer::new(ErrorCode::TopicDeleted, "topic orders.created was deleted");
+    let unseen = ["b", "node-3"].map(|name| NodeName::parse(name).expect("a name")).to_vec();
     vec![
         ("subscribe-from-the-beginning", subscribe("orders.created", StartFrom::Beginning)),
         ("subscribe-from-a-seq", subscribe("orders.created", StartFrom::Seq(Seq(42)))),
@@ -395,6 +396,10 @@ fn following() -> Vec<(&'static str, Verb)> {
         ("gap-of-a-newer-server", of_later.into()),
         ("credit", Credit { subscription, messages: 100, bytes: 1 << 16 }.into()),
         ("ended", Ended { subscription, token: token(), error }.into()),
+        ("await-visible", AwaitVisible { wait_ms: 5_000 }.into()),
+        ("visible-everywhere", Visible::default().into()),
+        ("visible-but-for-two", Visible::unseen(unseen.clone(), true).into()),
+        ("visible-but-for-two-unnamed", Visible::unseen(unseen, false).into()),
     ]
 }
 

@@ -23,8 +23,9 @@ use gapless_broker::{Broker, From, Subscription, TopicError};
 use gapless_core::cluster::Identity;
 use gapless_core::rights::Right;
 use gapless_core::{Pattern, TopicName, TopicSettings};
-use gapless_protocol::ErrorCode;
+use gapless_protocol::{AWAIT_VISIBLE_MS_MAX, ErrorCode};
 
+use crate::cluster;
 use crate::http::follow::event_stream::{KeepAlive, event_stream, stream_permit};
 use crate::http::follow::events::Events;
 use crate::http::follow::sse::{Format, SseFeed};
@@ -62,7 +63,7 @@ async fn follow_topic(
     let name = TopicName::parse(&name)
         .map_err(|failed| Problem::new(ErrorCode::InvalidTopic, failed).with("topic", name))?;
     let anyway = params.switch("anyway")?.unwrap_or(false);
-    let asked = Asked::read(params, &headers, peer)?;
+    let asked = Asked::read(params, &headers, &peer)?;
     let (creator, identity) = (caller.clone(), asked.identity.clone());
     follow(shared, caller, asked, upgrade, move |broker, from| {
         match broker.describe_topic(&name) {
@@ -93,7 +94,7 @@ async fn follow_pattern(
     })?;
     let pattern = pattern_of(&text)?;
     caller.may_all(Right::Subscribe, &pattern)?;
-    let asked = Asked::read(params, &headers, peer)?;
+    let asked = Asked::read(params, &headers, &peer)?;
     let identity = asked.identity.clone();
     let begin = move |broker: &Broker, from| subscribe(broker, &pattern, from, identity.as_ref());
     follow(shared, caller, asked, upgrade, begin).await
@@ -118,13 +119,15 @@ struct Asked {
     identity: Option<Identity>,
     format: Format,
     keep_alive: KeepAlive,
+    /// How long to wait until all nodes of the cluster know it.
+    await_visible: Option<Duration>,
     /// The client: its address, and the name it gave.
     peer: String,
     agent: String,
 }
 
 impl Asked {
-    fn read(mut params: Params, headers: &HeaderMap, peer: Peer) -> Result<Self, Problem> {
+    fn read(mut params: Params, headers: &HeaderMap, peer: &Peer) -> Result<Self, Problem> {
         let identity: Option<Identity> = params.parsed("identity")?;
         let begin = params.text("from")?;
         let from = start::start(headers, begin.as_deref())?;
@@ -136,10 +139,12 @@ impl Asked {
         }
         let format = params.parsed("format")?.unwrap_or_default();
         let keep_alive = keep_alive(&mut params)?;
+        let await_visible = await_visible(&mut params)?;
         params.finish()?;
         let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
         let agent = agent.unwrap_or_default().chars().take(AGENT_CHARS_MAX).collect();
-        Ok(Self { from, identity, format, keep_alive, peer: peer.address.to_string(), agent })
+        let peer = peer.address.to_string();
+        Ok(Self { from, identity, format, keep_alive, await_visible, peer, agent })
     }
 }
 
@@ -159,6 +164,15 @@ fn keep_alive(params: &mut Params) -> Result<KeepAlive, Problem> {
         return Err(refused("keep_alive_text", detail));
     }
     Ok(KeepAlive::new(Duration::from_secs(secs), text))
+}
+
+fn await_visible(params: &mut Params) -> Result<Option<Duration>, Problem> {
+    let wait = params.number("await_visible_ms")?;
+    if wait.is_some_and(|wait| wait > AWAIT_VISIBLE_MS_MAX.into()) {
+        let detail = format!("await_visible_ms goes from 0 to {AWAIT_VISIBLE_MS_MAX}");
+        return Err(refused("await_visible_ms", detail));
+    }
+    Ok(wait.map(Duration::from_millis))
 }
 
 fn refused(parameter: &str, detail: impl std::fmt::Display) -> Problem {
@@ -184,7 +198,8 @@ async fn follow(
     session.rename(asked.agent);
     let follows = (subscription.id(), subscription.follows_topic());
     let seat = shared.sessions.seat(session, follows);
-    let events = Events::new(subscription, (seat, held));
+    let awaited = asked.await_visible.map(|wait| Box::pin(cluster::visible(&caller, wait)) as _);
+    let events = Events::new(subscription, (seat, held)).awaiting(awaited);
     if upgrade.is_asked() {
         let every = asked.keep_alive.every;
         return websocket::accept(upgrade, (shared, caller), permit, every, events);

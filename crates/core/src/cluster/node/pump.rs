@@ -43,9 +43,10 @@ impl Node {
         self.give_reports(effects);
         let visible = self.visible();
         if visible > self.visible {
-            self.visible = visible;
             effects.push(Effect::Visible { version: visible });
         }
+        // It falls when a node comes that knows nothing yet.
+        self.visible = visible;
         let events = core::mem::take(&mut self.events).into_iter().chain(self.losses.take());
         effects.extend(events.map(Effect::Event));
     }

@@ -8,12 +8,14 @@
 //! How events look as bytes is not here.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gapless_broker::{Delivery, FollowError, GapNotice, Messages, Subscription};
 use gapless_core::{Batch, Epoch, Position, Seq, Token, TopicName};
-use gapless_protocol::ErrorCode;
+use gapless_protocol::{ErrorCode, Visible};
 use serde_json::{Value, json};
 
 use crate::answers::follow_error;
@@ -36,6 +38,8 @@ pub(crate) enum Event<'a> {
     Recovering { from: u64, to: u64, by_topic: bool },
     /// History is done; what follows is live.
     Live(Token),
+    /// Which nodes of the cluster do not know yet what is followed, for a client that asked.
+    Visible(&'a Visible),
     /// The end.
     Ended(&'a FollowError),
     /// The end, because an administrator closed it.
@@ -51,6 +55,7 @@ impl Event<'_> {
             Self::Gap(..) => "gap",
             Self::Recovering { .. } => "recovering",
             Self::Live(_) => "live",
+            Self::Visible(_) => "visible",
             Self::Ended(FollowError::Deleted(_)) => "deleted",
             // Not `error`, which is what a browser calls a lost connection.
             Self::Ended(_) | Self::Closed => "failed",
@@ -63,7 +68,7 @@ impl Event<'_> {
             Self::Message(message) => message.token,
             Self::Gap(_, token) | Self::Live(token) => Some(*token),
             Self::Skipped { token, .. } => *token,
-            Self::Recovering { .. } | Self::Ended(_) | Self::Closed => None,
+            Self::Recovering { .. } | Self::Visible(_) | Self::Ended(_) | Self::Closed => None,
         }
     }
 
@@ -79,6 +84,10 @@ impl Event<'_> {
                 json!({"from": from, "to": to, "by": if *by_topic { "seq" } else { "position" }})
             }
             Self::Live(token) => json!({"cursor": token.to_string()}),
+            Self::Visible(visible) => {
+                let nodes: Vec<&str> = visible.nodes.iter().map(|node| node.as_str()).collect();
+                json!({"unseen": visible.unseen, "nodes": nodes})
+            }
             Self::Ended(failed) => {
                 let answer = follow_error(failed);
                 json!({"code": answer.code, "detail": answer.message})
@@ -99,10 +108,15 @@ pub(crate) enum Asked {
     Over,
 }
 
+/// A wait until all nodes know what is followed.
+pub(crate) type Awaited = Pin<Box<dyn Future<Output = Visible> + Send>>;
+
 /// A subscription, and what of its last step was not handed out yet.
 pub(crate) struct Events {
     subscription: Subscription,
     rest: Option<Rest>,
+    /// Whose end is an event of its own.
+    awaited: Option<Awaited>,
     ended: bool,
     /// Its entry in the list of connected clients.
     seat: (Seat, Held),
@@ -119,7 +133,13 @@ struct Rest {
 
 impl Events {
     pub(crate) fn new(subscription: Subscription, seat: (Seat, Held)) -> Self {
-        Self { subscription, rest: None, ended: false, seat }
+        Self { subscription, rest: None, awaited: None, ended: false, seat }
+    }
+
+    /// Says, once that is known or the wait is over, which nodes do not know what is followed.
+    pub(crate) fn awaiting(mut self, awaited: Option<Awaited>) -> Self {
+        self.awaited = awaited;
+        self
     }
 
     /// The place it begins at, before any event was handed out.
@@ -138,6 +158,16 @@ impl Events {
             (self.ended, self.rest) = (true, None);
             take(Event::Closed);
             return Poll::Ready(Asked::Some);
+        }
+        if let Some(awaited) = &mut self.awaited
+            && self.rest.is_none()
+            && let Poll::Ready(visible) = awaited.as_mut().poll(context)
+        {
+            self.awaited = None;
+            any = true;
+            if !take(Event::Visible(&visible)) {
+                return Poll::Ready(Asked::Some);
+            }
         }
         loop {
             if let Some(rest) = &mut self.rest {

@@ -1,22 +1,31 @@
 //! Questions that are answered where blocking does no harm, and what comes of them.
+//!
+//! They are answered in their order; one that waits for other nodes is passed by those behind it.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use gapless_auth::Held;
 use gapless_broker::{SubscribeError, Subscription};
 use gapless_core::Pattern;
 use gapless_core::rights::Right;
-use gapless_protocol::{ErrorCode, GroupJoin, Ids, StartFrom, Subscribe, Subscribed, Verb};
+use gapless_protocol::{
+    AwaitVisible, ErrorCode, GroupJoin, Ids, StartFrom, Subscribe, Subscribed, Verb,
+};
 
 use super::{Connection, Stage};
 use crate::answers::{error, subscribe_error};
 use crate::budget::Share;
+use crate::cluster;
 use crate::native::deliver::Followed;
 use crate::native::group::{NewMember, join};
 use crate::native::requests::answer;
+
+/// Questions of a connection that wait for other nodes at the same time.
+const AWAITED_MAX: usize = 16;
 
 /// The answer to a request, computed on a thread that may block.
 pub(super) enum Answer {
@@ -29,6 +38,8 @@ pub(super) enum Answer {
 pub(super) struct Asked {
     pub(super) ids: Ids,
     pub(super) subscribes: bool,
+    /// It waits for other nodes: it may be answered after those behind it.
+    awaits: bool,
     pub(super) answer: tokio::task::JoinHandle<Answer>,
 }
 
@@ -80,7 +91,7 @@ impl Connection {
             None => broker.subscribe_at_once(&pattern, from),
         };
         // Questions are answered in their order, so none is answered before one that waits.
-        if self.asked.is_empty()
+        if self.asked.iter().all(|asked| asked.awaits)
             && let Some(begun) = at_once()
         {
             return self.answered(done(begun), ids);
@@ -91,7 +102,7 @@ impl Connection {
                 None => broker.subscribe(&pattern, from),
             })
         });
-        self.asked.push_back(Asked { ids, subscribes: true, answer });
+        self.asked.push_back(Asked { ids, subscribes: true, awaits: false, answer });
     }
 
     /// Whether there are as many subscriptions and memberships as there may be.
@@ -120,7 +131,7 @@ impl Connection {
             Ok(new) => Answer::Joined(Box::new(new)),
             Err(failed) => Answer::Verb(failed.into(), None),
         });
-        self.asked.push_back(Asked { ids, subscribes: true, answer });
+        self.asked.push_back(Asked { ids, subscribes: true, awaits: false, answer });
     }
 
     pub(super) fn joined(&mut self, new: NewMember, ids: Ids) {
@@ -156,14 +167,33 @@ impl Connection {
             share.set(bytes);
             Answer::Verb(verb, Some(share))
         });
-        self.asked.push_back(Asked { ids, subscribes: false, answer });
+        self.asked.push_back(Asked { ids, subscribes: false, awaits: false, answer });
+    }
+
+    /// Answers when all nodes know what is followed here, or after the wait.
+    pub(super) fn await_visible(&mut self, asked: AwaitVisible, ids: Ids) {
+        if self.asked.iter().filter(|asked| asked.awaits).count() >= AWAITED_MAX {
+            let why = format!("{AWAITED_MAX} questions wait for other nodes already");
+            return self.refuse(ErrorCode::TooMuchInFlight, &why, ids);
+        }
+        let wait = Duration::from_millis(asked.wait_ms.into());
+        let visible = cluster::visible(&self.caller, wait);
+        let answer = tokio::spawn(async move { Answer::Verb(visible.await.into(), None) });
+        self.asked.push_back(Asked { ids, subscribes: false, awaits: true, answer });
     }
 
     pub(super) fn answer_asked(&mut self, context: &mut Context<'_>) -> bool {
-        let mut did = false;
-        while let Some(asked) = self.asked.front_mut() {
-            let Poll::Ready(done) = Pin::new(&mut asked.answer).poll(context) else { break };
-            let Some(asked) = self.asked.pop_front() else { break };
+        let (mut did, mut at, mut is_first) = (false, 0, true);
+        while let Some(asked) = self.asked.get_mut(at) {
+            let is_due = asked.awaits || std::mem::take(&mut is_first);
+            let done =
+                if is_due { Pin::new(&mut asked.answer).poll(context) } else { Poll::Pending };
+            let Poll::Ready(done) = done else {
+                at += 1;
+                continue;
+            };
+            let Some(asked) = self.asked.remove(at) else { break };
+            is_first |= !asked.awaits;
             did = true;
             match done {
                 Ok(answer) => self.answered(answer, asked.ids),

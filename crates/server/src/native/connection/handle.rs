@@ -116,6 +116,7 @@ impl Connection {
                 let list = client_list(&self.shared, asked.after, asked.limit);
                 self.put(list, ids);
             }
+            (_, Verb::AwaitVisible(asked)) => self.await_visible(asked, ids),
             (_, Verb::CellRead(asked)) => {
                 let value = self.shared.broker.cell(&asked.name);
                 self.put(CellValue { value }, ids);
