@@ -4,16 +4,19 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use gapless_broker::Broker;
 use gapless_core::cluster::{ClusterStatus, Node, NodeName};
+use gapless_protocol::link::LinkClient;
 use serde_json::Value;
 use tokio::net::{TcpListener, lookup_host};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
+use crate::forward::{self, Duplex, ForwardError, PeerNode};
 use crate::gossip::{Gossip, GossipStart};
 use crate::handshake::Me;
 use crate::membership::{Membership, StaticMembers};
@@ -77,12 +80,14 @@ impl Cluster {
             broker: broker.clone(),
             node: Node::new(options.rules, options.node.clone(), incarnation),
             learned,
+            forwarded: options.forwarded.clone(),
             live_by_links: is_static,
         }));
         let hook = Hook {
             shell: Arc::downgrade(&shell),
             node: options.node.clone(),
             subscriber_timeout: options.rules.subscriber_timeout,
+            asked_to_leave: options.asked_to_leave.clone(),
             runtime: Handle::current(),
         };
         events::measure(&shell.status());
@@ -130,6 +135,43 @@ impl Cluster {
     /// The same as JSON, as it is shown everywhere.
     pub fn status_json(&self) -> Value {
         status::of(&self.shell)
+    }
+
+    /// Says something of this node to all others, in place of what it said before.
+    pub fn say(&self, note: Bytes) {
+        self.shell.say(note);
+    }
+
+    /// Shows this as `journals` in the state of the node from now on.
+    pub fn show_journals(&self, journals: Value) {
+        *self.shell.journals.lock().unwrap_or_else(PoisonError::into_inner) = Some(journals);
+    }
+
+    /// The nodes that are linked with this one in both directions and have said something of themselves.
+    pub fn linked_nodes(&self) -> Vec<PeerNode> {
+        self.shell.linked_nodes()
+    }
+
+    /// Changes whenever [`Cluster::linked_nodes`] may have changed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shell.peers.subscribe()
+    }
+
+    /// Connects to a node to forward a client to it; what is written then is the client's.
+    ///
+    /// # Errors
+    /// When it cannot be reached in time, or refuses.
+    pub async fn forward(
+        &self,
+        to: &PeerNode,
+        client: LinkClient,
+    ) -> Result<Box<dyn Duplex>, ForwardError> {
+        forward::dial(&self.shell, to, client).await
+    }
+
+    /// Whether this node is about to leave, or has left.
+    pub fn is_leaving(&self) -> bool {
+        self.shell.is_leaving()
     }
 
     /// Waits until every known node knows all that is subscribed to here now.

@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use gapless_core::cluster::{Incarnation, NodeName, Sender};
 use gapless_protocol::link::{
-    LINK_VERSION, LinkChallenge, LinkDecoder, LinkError, LinkFrame, LinkHello, LinkIdentity,
-    LinkKind, LinkRefusal, RefusalReason,
+    LINK_VERSION, LinkChallenge, LinkClient, LinkDecoder, LinkError, LinkFrame, LinkHello,
+    LinkIdentity, LinkKind, LinkRefusal, RefusalReason,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::clock;
-use crate::secret::{Introductions, Prover, Secret};
+use crate::secret::{Introductions, Prover, Purpose, Secret};
 
 /// How long a handshake may take, TLS included.
 pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
@@ -133,13 +133,18 @@ fn other(who: &LinkIdentity) -> Other {
 /// Takes the part of the node that dialled.
 pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
+    purpose: Purpose,
     me: &Me,
     admit: impl Fn(&Sender) -> Result<(), LinkRefusal>,
 ) -> Result<Other, HandshakeError> {
     let hello =
         LinkHello { version_min: LINK_VERSION, version_max: LINK_VERSION, who: me.identity()? };
     let mut shake = Shake { stream, read: BytesMut::new() };
-    shake.send(&LinkFrame::Hello(hello.clone())).await?;
+    let first = match purpose {
+        Purpose::Link => LinkFrame::Hello(hello.clone()),
+        Purpose::Forward => LinkFrame::Forward(hello.clone()),
+    };
+    shake.send(&first).await?;
     let challenge = match shake.next().await? {
         LinkFrame::Challenge(challenge) => challenge,
         frame => return Err(unexpected(frame)),
@@ -149,7 +154,7 @@ pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     if let Err(refusal) = fits.and_then(|_| admit(&peer.sender)) {
         return Err(shake.refuse(refusal).await);
     }
-    let said = said(&hello, &challenge)?;
+    let said = said(purpose, &hello, &challenge)?;
     shake.send(&LinkFrame::Proof(me.secret.proof(Prover::Dialling, &said))).await?;
     match shake.next().await? {
         LinkFrame::Accepted(proof) if me.secret.is_proved(Prover::Dialled, &said, &proof) => {
@@ -160,15 +165,16 @@ pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Takes the part of the node that was dialled.
+/// Takes the part of the node that was dialled; tells what for.
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     me: &Me,
     admit: impl Fn(&Sender) -> Result<(), LinkRefusal>,
-) -> Result<Other, HandshakeError> {
+) -> Result<(Purpose, Other), HandshakeError> {
     let mut shake = Shake { stream, read: BytesMut::new() };
-    let hello = match shake.next().await? {
-        LinkFrame::Hello(hello) => hello,
+    let (purpose, hello) = match shake.next().await? {
+        LinkFrame::Hello(hello) => (Purpose::Link, hello),
+        LinkFrame::Forward(hello) => (Purpose::Forward, hello),
         frame => return Err(unexpected(frame)),
     };
     let peer = other(&hello.who);
@@ -179,7 +185,7 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let challenge = LinkChallenge { version, who: me.identity()? };
     shake.send(&LinkFrame::Challenge(challenge.clone())).await?;
-    let said = said(&hello, &challenge)?;
+    let said = said(purpose, &hello, &challenge)?;
     match shake.next().await? {
         LinkFrame::Proof(proof) if me.secret.is_proved(Prover::Dialling, &said, &proof) => {}
         LinkFrame::Proof(_) => {
@@ -188,7 +194,25 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         frame => return Err(unexpected(frame)),
     }
     shake.send(&LinkFrame::Accepted(me.secret.proof(Prover::Dialled, &said))).await?;
-    Ok(peer)
+    Ok((purpose, peer))
+}
+
+/// Says which client follows, behind a handshake for it.
+pub(crate) async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    client: LinkClient,
+) -> Result<(), HandshakeError> {
+    Shake { stream, read: BytesMut::new() }.send(&LinkFrame::Client(client)).await
+}
+
+/// Which client follows, behind a handshake for it.
+pub(crate) async fn introduced<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+) -> Result<LinkClient, HandshakeError> {
+    match (Shake { stream, read: BytesMut::new() }).next().await? {
+        LinkFrame::Client(client) => Ok(client),
+        frame => Err(unexpected(frame)),
+    }
 }
 
 /// The version to speak.
@@ -203,8 +227,12 @@ fn version(min: u16, max: u16) -> Result<u16, LinkRefusal> {
     Err(refusal(RefusalReason::Version, text))
 }
 
-fn said(hello: &LinkHello, challenge: &LinkChallenge) -> Result<Introductions, HandshakeError> {
-    let said = Introductions::new(hello, challenge);
+fn said(
+    purpose: Purpose,
+    hello: &LinkHello,
+    challenge: &LinkChallenge,
+) -> Result<Introductions, HandshakeError> {
+    let said = Introductions::new(purpose, hello, challenge);
     said.ok_or(HandshakeError::Unexpected(LinkKind::Challenge))
 }
 

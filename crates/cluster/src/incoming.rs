@@ -17,8 +17,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
+use crate::forward::{Duplex, ForwardedClient};
 use crate::handshake::{self, HANDSHAKE_WAIT, HandshakeError, Other};
 use crate::membership::Membership;
+use crate::secret::Purpose;
 use crate::shell::{Accepted, Shell};
 
 /// How long accepting rests after it failed.
@@ -85,7 +87,9 @@ async fn link<P>(
     // Small frames go out at once; if that cannot be set they are only slower.
     let _ = stream.set_nodelay(true);
     let Some(tls) = shell.tls.as_ref().map(|tls| tls.sides()) else {
-        let (other, accepted) = shake(shell, &mut stream).await?;
+        let Shaken::Link(other, accepted) = shake(shell, &mut stream).await? else {
+            return forwarded(shell, Box::new(stream), permit).await;
+        };
         drop(permit);
         let (input, output) = stream.into_split();
         run(shell, membership, (&other, &accepted), input, output).await;
@@ -93,22 +97,50 @@ async fn link<P>(
     };
     let accepting = timeout(HANDSHAKE_WAIT, tls.acceptor.accept(stream)).await;
     let mut stream = Box::new(accepting.map_err(|_| HandshakeError::TimedOut)??);
-    let (other, accepted) = shake(shell, &mut stream).await?;
+    let Shaken::Link(other, accepted) = shake(shell, &mut stream).await? else {
+        return forwarded(shell, stream, permit).await;
+    };
     drop(permit);
     let (input, output) = tokio::io::split(stream);
     run(shell, membership, (&other, &accepted), input, output).await;
     Ok(())
 }
 
+/// A connection whose other side has proved that it is a node.
+enum Shaken {
+    Link(Other, Accepted),
+    Forward,
+}
+
+/// Hands the client of another node to the listeners.
+async fn forwarded<P>(
+    shell: &Shell,
+    mut stream: Box<dyn Duplex>,
+    permit: P,
+) -> Result<(), HandshakeError> {
+    let introduced = timeout(HANDSHAKE_WAIT, handshake::introduced(&mut stream)).await;
+    let client = introduced.unwrap_or(Err(HandshakeError::TimedOut))?;
+    drop(permit);
+    // Without listeners for it, or with more than they take, it ends; its node tries again.
+    if let Some(clients) = &shell.forwarded {
+        let _ = clients.try_send(ForwardedClient { client, stream });
+    }
+    Ok(())
+}
+
 async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
     shell: &Shell,
     stream: &mut S,
-) -> Result<(Other, Accepted), HandshakeError> {
+) -> Result<Shaken, HandshakeError> {
     let shaking = handshake::accept(stream, &shell.me, |other| shell.admit(other));
-    let other = timeout(HANDSHAKE_WAIT, shaking).await.unwrap_or(Err(HandshakeError::TimedOut))?;
+    let shaken = timeout(HANDSHAKE_WAIT, shaking).await.unwrap_or(Err(HandshakeError::TimedOut))?;
+    let other = match shaken {
+        (Purpose::Link, other) => other,
+        (Purpose::Forward, _) => return Ok(Shaken::Forward),
+    };
     // Another link of the same name may have come meanwhile.
     let accepted = shell.accepted(&other).map_err(HandshakeError::Refusing)?;
-    Ok((other, accepted))
+    Ok(Shaken::Link(other, accepted))
 }
 
 async fn run(
@@ -204,6 +236,9 @@ impl Reading<'_> {
                     if let Some(from) = self.address {
                         self.membership.heard(from, bytes);
                     }
+                }
+                LinkFrame::Note(note) => {
+                    self.shell.noted(&self.other.sender, self.accepted, note);
                 }
                 frame => return Err(format!("a frame {} came late", frame.kind().name())),
             }

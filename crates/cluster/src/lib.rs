@@ -22,6 +22,7 @@
 mod clock;
 mod cluster;
 mod events;
+mod forward;
 mod gossip;
 mod handshake;
 mod incarnation;
@@ -39,6 +40,7 @@ mod status;
 mod tls;
 
 pub use cluster::{Cluster, NotVisible};
+pub use forward::{Duplex, ForwardError, ForwardedClient, PeerNode};
 pub use membership::{Carry, Membership, MemoryMembers, StaticMembers, Topology};
 pub use options::{
     CLUSTER_ID, ClusterOptions, ClusterTlsFiles, LINK_TIMEOUT, LINK_TIMEOUT_MIN, Members,

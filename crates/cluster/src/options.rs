@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use gapless_core::cluster::{ClusterConfig, ClusterConfigError, Incarnation, NodeName};
 use gapless_protocol::link::CLUSTER_ID_BYTES_MAX;
+use tokio::sync::{Notify, mpsc};
 
+use crate::forward::ForwardedClient;
 use crate::membership::Membership;
 use crate::secret::Secret;
 
@@ -47,6 +49,10 @@ pub struct ClusterOptions {
     pub rules: ClusterConfig,
     /// How long a link may be silent.
     pub link_timeout: Duration,
+    /// Takes clients that other nodes forward to this one; without it they are refused.
+    pub forwarded: Option<mpsc::Sender<ForwardedClient>>,
+    /// Is told when the node is asked to leave, in place of leaving at once.
+    pub asked_to_leave: Option<Arc<Notify>>,
 }
 
 impl ClusterOptions {
@@ -64,6 +70,8 @@ impl ClusterOptions {
             tls: None,
             rules: ClusterConfig::default(),
             link_timeout: LINK_TIMEOUT,
+            forwarded: None,
+            asked_to_leave: None,
         }
     }
 

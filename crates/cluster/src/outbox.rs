@@ -107,7 +107,7 @@ impl Outbox {
 /// About how many bytes a frame has.
 fn bytes_of(frame: &LinkFrame) -> usize {
     let content = match frame {
-        LinkFrame::Gossip(bytes) => bytes.len(),
+        LinkFrame::Gossip(bytes) | LinkFrame::Note(bytes) => bytes.len(),
         LinkFrame::Node(Frame::Deliver { items, .. }) => {
             items.iter().map(|item| item.records.bytes.len() + ITEM_BYTES).sum()
         }

@@ -25,10 +25,11 @@ use crate::clock;
 use crate::handshake::{self, HANDSHAKE_WAIT, HandshakeError, Other};
 use crate::membership::Topology;
 use crate::outbox::{Outbox, Over};
+use crate::secret::Purpose;
 use crate::shell::Shell;
 
 /// How long connecting may take.
-const CONNECT_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// How waits between attempts grow: a node that is back is found soon.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), most: Duration::from_secs(2), jitter_percent: 20 };
@@ -238,7 +239,7 @@ async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
     shell: &Shell,
     stream: &mut S,
 ) -> Result<Other, HandshakeError> {
-    let shaking = handshake::dial(stream, &shell.me, |other| shell.admit(other));
+    let shaking = handshake::dial(stream, Purpose::Link, &shell.me, |other| shell.admit(other));
     timeout(HANDSHAKE_WAIT, shaking).await.unwrap_or(Err(HandshakeError::TimedOut))
 }
 

@@ -53,6 +53,15 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// What a connection between two nodes is for. A proof is of one purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// What nodes say to each other.
+    Link,
+    /// The bytes of one client.
+    Forward,
+}
+
 /// Who proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prover {
@@ -111,21 +120,28 @@ impl Secret {
 /// What both sides said of themselves.
 #[derive(Clone, Debug)]
 pub(crate) struct Introductions {
+    purpose: Purpose,
     hello: Vec<u8>,
     challenge: Vec<u8>,
 }
 
 impl Introductions {
     /// `None` if one of them breaks a rule of its fields, which no decoded one does.
-    pub(crate) fn new(hello: &LinkHello, challenge: &LinkChallenge) -> Option<Self> {
+    pub(crate) fn new(
+        purpose: Purpose,
+        hello: &LinkHello,
+        challenge: &LinkChallenge,
+    ) -> Option<Self> {
         let (hello, challenge) = (hello.body().ok()?, challenge.body().ok()?);
-        Some(Self { hello: hello.to_vec(), challenge: challenge.to_vec() })
+        Some(Self { purpose, hello: hello.to_vec(), challenge: challenge.to_vec() })
     }
 
     fn of(&self, prover: Prover) -> Vec<u8> {
-        let label: &[u8] = match prover {
-            Prover::Dialling => b"gapless link 1, dialling\0",
-            Prover::Dialled => b"gapless link 1, dialled\0",
+        let label: &[u8] = match (self.purpose, prover) {
+            (Purpose::Link, Prover::Dialling) => b"gapless link 1, dialling\0",
+            (Purpose::Link, Prover::Dialled) => b"gapless link 1, dialled\0",
+            (Purpose::Forward, Prover::Dialling) => b"gapless forward 1, dialling\0",
+            (Purpose::Forward, Prover::Dialled) => b"gapless forward 1, dialled\0",
         };
         let length = (self.hello.len() as u64).to_le_bytes();
         [label, &length, &self.hello, &self.challenge].concat()
@@ -140,6 +156,10 @@ mod tests {
     use super::*;
 
     fn said(nonce: u8) -> Introductions {
+        introduced(Purpose::Link, nonce)
+    }
+
+    fn introduced(purpose: Purpose, nonce: u8) -> Introductions {
         let who = |name: &str, nonce| LinkIdentity {
             cluster: "test".into(),
             node: NodeName::parse(name).expect("a name"),
@@ -149,7 +169,7 @@ mod tests {
         };
         let hello = LinkHello { version_min: 1, version_max: 1, who: who("a", nonce) };
         let challenge = LinkChallenge { version: 1, who: who("b", 9) };
-        Introductions::new(&hello, &challenge).expect("valid")
+        Introductions::new(purpose, &hello, &challenge).expect("valid")
     }
 
     #[test]
@@ -159,6 +179,8 @@ mod tests {
         assert!(secret.is_proved(Prover::Dialling, &said(1), &proof));
         assert!(!secret.is_proved(Prover::Dialled, &said(1), &proof), "no reflection");
         assert!(!secret.is_proved(Prover::Dialling, &said(2), &proof), "no replay");
+        let other = introduced(Purpose::Forward, 1);
+        assert!(!secret.is_proved(Prover::Dialling, &other, &proof), "no other purpose");
         let other = Secret::new(b"0123456789abcdeX").expect("long enough");
         assert!(!other.is_proved(Prover::Dialling, &said(1), &proof));
         assert!(!Secret::none().is_proved(Prover::Dialling, &said(1), &proof));

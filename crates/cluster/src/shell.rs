@@ -19,10 +19,12 @@ use gapless_core::cluster::{
     Node, NodeName, Sender,
 };
 use gapless_protocol::link::{LinkFrame, LinkRefusal, RefusalReason};
+use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::clock::{self, Clock};
 use crate::events;
+use crate::forward::{ForwardedClient, PeerNode};
 use crate::handshake::{Me, Other, refusal};
 use crate::membership::Carry;
 use crate::outbox::Outbox;
@@ -51,6 +53,12 @@ pub(crate) struct Shell {
     pub(crate) links: watch::Sender<u64>,
     /// The version of this node's interest that all known nodes have seen.
     pub(crate) visible: watch::Sender<u64>,
+    /// Takes clients that other nodes forward.
+    pub(crate) forwarded: Option<mpsc::Sender<ForwardedClient>>,
+    /// What is shown of the journals beside the rest.
+    pub(crate) journals: Mutex<Option<Value>>,
+    /// Changes whenever a link or a note does.
+    pub(crate) peers: watch::Sender<u64>,
     clock: Clock,
     state: Mutex<State>,
     /// What concerns this node and no other's messages.
@@ -66,6 +74,8 @@ struct State {
     at: BTreeMap<SocketAddr, NodeName>,
     generation: u64,
     leaving: bool,
+    /// What this node says of itself.
+    note: Option<Bytes>,
     /// Whether links say who is alive, because the membership does not.
     live_by_links: bool,
 }
@@ -77,6 +87,10 @@ struct Peer {
     out: Option<Outgoing>,
     incoming: Option<Coming>,
     lane: Arc<Lane>,
+    /// Where it says it is reached.
+    address: Option<SocketAddr>,
+    /// What it said of itself over the link that is there.
+    note: Option<Bytes>,
 }
 
 /// This node's link to a peer.
@@ -147,12 +161,14 @@ pub(crate) struct Parts {
     pub(crate) broker: Broker,
     pub(crate) node: Node,
     pub(crate) learned: mpsc::Sender<SocketAddr>,
+    pub(crate) forwarded: Option<mpsc::Sender<ForwardedClient>>,
     pub(crate) live_by_links: bool,
 }
 
 impl Shell {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { me, tls, link_timeout, broker, node, learned, live_by_links } = parts;
+        let Parts { me, tls, link_timeout, broker, node, learned, forwarded, live_by_links } =
+            parts;
         Self {
             me,
             tls,
@@ -162,6 +178,9 @@ impl Shell {
             learned,
             links: watch::channel(0).0,
             visible: watch::channel(0).0,
+            forwarded,
+            journals: Mutex::default(),
+            peers: watch::channel(0).0,
             clock: Clock::start(),
             state: Mutex::new(State {
                 node,
@@ -169,6 +188,7 @@ impl Shell {
                 at: BTreeMap::new(),
                 generation: 0,
                 leaving: false,
+                note: None,
                 live_by_links,
             }),
             mine: Lane::default(),
@@ -370,9 +390,12 @@ impl Shell {
         let peer = state.peer(&node);
         peer.newest = peer.newest.max(incarnation);
         peer.incoming = Some(Coming { generation, incarnation });
+        // It says it again over its new link.
+        peer.note = None;
         let lane = Arc::clone(&peer.lane);
         drop(state);
         self.links.send_modify(|version| *version += 1);
+        self.peers.send_modify(|version| *version += 1);
         Ok(Accepted { generation, lane })
     }
 
@@ -386,6 +409,7 @@ impl Shell {
         }
         drop(state);
         self.links.send_modify(|version| *version += 1);
+        self.peers.send_modify(|version| *version += 1);
     }
 
     /// This node's link to a peer is established, under that address. `Err` with `None` when there
@@ -402,16 +426,20 @@ impl Shell {
         if let Ok(said) = other.address.parse() {
             state.at.insert(said, node.clone());
         }
+        state.peer(&node).address = other.address.parse().ok();
         let former = state.peers.get(&node).and_then(|peer| peer.out.as_ref());
         if former.is_some_and(|out| out.incarnation >= incarnation) {
             return Err(None);
         }
         let had_one = former.is_some();
         let outbox = Arc::new(Outbox::new(state.node.config().window_bytes));
-        let generation = state.next_generation();
+        let (generation, note) = (state.next_generation(), state.note.clone());
         let peer = state.peer(&node);
         peer.newest = peer.newest.max(incarnation);
         let out = Outgoing { generation, incarnation, outbox: Arc::clone(&outbox) };
+        if let Some(note) = note {
+            outbox.push(LinkFrame::Note(note));
+        }
         if let Some(former) = peer.out.replace(out) {
             former.outbox.close();
         }
@@ -425,6 +453,7 @@ impl Shell {
         drop(state);
         self.work.notify_one();
         self.links.send_modify(|version| *version += 1);
+        self.peers.send_modify(|version| *version += 1);
         Ok((generation, outbox))
     }
 
@@ -441,6 +470,7 @@ impl Shell {
         drop(state);
         self.work.notify_one();
         self.links.send_modify(|version| *version += 1);
+        self.peers.send_modify(|version| *version += 1);
     }
 
     /// Whether there is a link to the node at this address; a node that is not known has none.
@@ -448,6 +478,42 @@ impl Shell {
         let state = lock(&self.state);
         let peer = state.at.get(&address).and_then(|node| state.peers.get(node));
         peer.is_some_and(|peer| peer.out.is_some())
+    }
+
+    /// Says something of this node to all others, in place of what was said before.
+    pub(crate) fn say(&self, note: Bytes) {
+        let mut state = lock(&self.state);
+        if state.note.as_ref() == Some(&note) {
+            return;
+        }
+        for out in state.peers.values().filter_map(|peer| peer.out.as_ref()) {
+            out.outbox.push(LinkFrame::Note(note.clone()));
+        }
+        state.note = Some(note);
+    }
+
+    /// A peer said something of itself.
+    pub(crate) fn noted(&self, from: &Sender, link: &Accepted, note: Bytes) {
+        let mut state = lock(&self.state);
+        let Some(peer) = state.peers.get_mut(&from.node) else { return };
+        if peer.incoming.as_ref().is_none_or(|coming| coming.generation != link.generation) {
+            return;
+        }
+        peer.note = Some(Bytes::copy_from_slice(&note));
+        drop(state);
+        self.peers.send_modify(|version| *version += 1);
+    }
+
+    /// The nodes that are linked in both directions, in the same life.
+    pub(crate) fn linked_nodes(&self) -> Vec<PeerNode> {
+        let state = lock(&self.state);
+        let linked = state.peers.iter().filter_map(|(node, peer)| {
+            let (out, coming) = (peer.out.as_ref()?, peer.incoming.as_ref()?);
+            let (address, incarnation) = (peer.address?, out.incarnation);
+            let note = peer.note.clone().filter(|_| coming.incarnation == incarnation)?;
+            Some(PeerNode { node: node.clone(), incarnation, address, note })
+        });
+        linked.collect()
     }
 
     /// The membership's opinion on who is alive.

@@ -16,6 +16,7 @@ use gapless_core::{Pattern, Records, RejectReason, TopicName};
 use gapless_protocol::link::LINK_FRAME_BYTES_MAX;
 use serde_json::Value;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::shell::Shell;
@@ -30,6 +31,8 @@ pub(crate) struct Hook {
     pub(crate) node: NodeName,
     pub(crate) subscriber_timeout: Duration,
     /// Where leaving is waited for.
+    /// Is told in place of leaving at once.
+    pub(crate) asked_to_leave: Option<Arc<Notify>>,
     pub(crate) runtime: Handle,
 }
 
@@ -124,6 +127,9 @@ impl Spread for Hook {
     }
 
     fn leave(&self) {
+        if let Some(asked) = &self.asked_to_leave {
+            return asked.notify_one();
+        }
         if let Some(shell) = self.shell() {
             self.runtime.spawn(async move {
                 shell.drain(DRAIN_WAIT).await;

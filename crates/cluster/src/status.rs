@@ -1,5 +1,7 @@
 //! How a node stands, as JSON: one shape for the HTTP API, the command line and the page.
 
+use std::sync::PoisonError;
+
 use gapless_core::Timestamp;
 use gapless_core::cluster::{ClusterStatus, NamedStatus, NodeStatus, QueueStatus};
 use gapless_core::subscriber::Status;
@@ -9,7 +11,12 @@ use crate::shell::Shell;
 
 /// How a node stands now.
 pub(crate) fn of(shell: &Shell) -> Value {
-    json(&shell.me.cluster, &shell.me.address, &shell.status(), shell.now())
+    let mut status = json(&shell.me.cluster, &shell.me.address, &shell.status(), shell.now());
+    let journals = shell.journals.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(journals) = &*journals {
+        status["journals"] = journals.clone();
+    }
+    status
 }
 
 /// The status of a node of this cluster; ages are counted up to `now`.

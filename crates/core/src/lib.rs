@@ -31,6 +31,7 @@ pub mod name;
 pub mod openings;
 pub mod options;
 pub mod outbox;
+pub mod owner;
 pub mod pattern;
 pub mod ranges;
 pub mod rate;

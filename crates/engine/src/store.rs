@@ -200,8 +200,21 @@ impl Store {
     /// # Errors
     /// When the store does not answer.
     pub fn beat(&self, journal: u16, owner: &str) -> Result<(), StoreError> {
-        let nonce = self.remote.time.nonce();
-        let text = serde_json::json!({ "owner": owner, "nonce": format!("{nonce:016x}") });
+        self.say(journal, owner, false)
+    }
+
+    /// Shows others that the owner has closed the journal, so that they need not wait. Failing does no
+    /// harm.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub fn release(&self, journal: u16, owner: &str) -> Result<(), StoreError> {
+        self.say(journal, owner, true)
+    }
+
+    fn say(&self, journal: u16, owner: &str, released: bool) -> Result<(), StoreError> {
+        let nonce = format!("{:016x}", self.remote.time.nonce());
+        let text = serde_json::json!({ "owner": owner, "nonce": nonce, "released": released });
         let path = self.remote.path(&folder(journal), BEAT_NAME);
         let payload = PutPayload::from(text.to_string());
         self.remote.overwrite(&path, payload).map_err(|trouble| unreachable(&self.remote, trouble))
@@ -249,6 +262,12 @@ impl Watch {
         self.newest = newer.last().copied().unwrap_or(self.newest);
         self.seen = beat;
         Ok(alive)
+    }
+
+    /// Whether the owner said that it closed the journal, as far as was seen.
+    pub fn is_released(&self) -> bool {
+        let beat = self.seen.as_deref().and_then(|beat| serde_json::from_slice(beat).ok());
+        beat.is_some_and(|beat: serde_json::Value| beat["released"] == true)
     }
 
     /// Whether the store has a log at all, as far as was seen.

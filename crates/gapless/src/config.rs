@@ -74,6 +74,10 @@ keys! {
         region by the variables AWS_…), or file:///folder";
     "store.standby" = "false", "whether this server waits until no other serves the store, and takes \
         over then: true or false";
+    "store.shared" = "false", "whether all nodes of the cluster serve the store together: any of them takes \
+        any request, and one owns the store at a time: true or false";
+    "store.wait_ms" = "10000", "how long a request at a node that shares its store waits for an owner, at \
+        least 100";
     "store.journals" = "1", "how many journals a new store gets; fixed from then on";
     "store.beat_ms" = "1000", "how often the server that owns the store shows that it lives, and looks \
         whether another took over, at least 100";

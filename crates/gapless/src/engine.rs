@@ -44,6 +44,16 @@ impl Place {
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
+
+    /// How many journals the store has.
+    pub(crate) fn journals(&self) -> u16 {
+        self.journals
+    }
+
+    /// How often an owner shows that it lives, and how long it may not before it is taken for dead.
+    pub(crate) fn spans(&self) -> (Duration, Duration) {
+        (self.beat, self.takeover)
+    }
 }
 
 /// The store that this server owns.
@@ -126,7 +136,8 @@ pub(crate) async fn open(
     Ok(None)
 }
 
-fn open_on(store: &Store, options: BrokerOptions) -> Result<Broker, BrokerOpenError> {
+/// Takes over journal 0 of a store.
+pub(crate) fn open_on(store: &Store, options: BrokerOptions) -> Result<Broker, BrokerOpenError> {
     let new = (options.epoch.unwrap_or_else(random_epoch), random_secret());
     let clock = Arc::clone(&options.clock);
     let parts = store.parts(0, new, Arc::new(move || clock.monotonic()), options.threads);

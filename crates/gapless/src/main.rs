@@ -19,6 +19,7 @@ mod permissions;
 mod progress;
 mod recorder;
 mod remote;
+mod shared;
 mod show;
 mod supervisor;
 mod template;

@@ -11,15 +11,19 @@ fn the_guide_to_stores_works_as_written() {
     let blocks = GUIDE.split("```sh\n").skip(1);
     let mut steps: String =
         blocks.map(|block| block.split("```").next().unwrap_or_default()).collect();
-    for step in ["--store", "--standby", "kill -9"] {
+    for step in ["--store", "--standby", "kill -9", "--shared", "cluster journals"] {
         assert!(steps.contains(step), "the guide has no {step}");
     }
     // The ports of the guide may be taken here.
-    for port in ["5381", "5382"] {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        steps = steps.replace(&format!("127.0.0.1:{port}"), &address.to_string());
+    let ports =
+        ["5381", "5382", "5481", "5482", "5483", "5471", "5472", "5473", "5491", "5492", "5493"];
+    // All are held until all are chosen, so that none is chosen twice.
+    let listeners = ports.map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    for (port, listener) in ports.iter().zip(&listeners) {
+        let free = listener.local_addr().expect("an address").port().to_string();
+        steps = steps.replace(port, &free);
     }
+    drop(listeners);
     let folder = tempfile::tempdir().expect("a folder");
     let bin = Path::new(env!("CARGO_BIN_EXE_gapless")).parent().expect("a folder").display();
     let path = std::env::var("PATH").expect("there is a PATH");
@@ -30,5 +34,7 @@ fn the_guide_to_stores_works_as_written() {
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let log = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}{log}");
-    assert!(said.contains("before") && said.contains("after"), "{said}{log}");
+    for seen in ["before", "after", "at a", "at b", "without a", "serving"] {
+        assert!(said.contains(seen), "{seen} in {said}{log}");
+    }
 }

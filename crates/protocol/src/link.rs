@@ -7,8 +7,9 @@
 //!
 //! A length is refused as soon as it can be seen, before anything is kept for it; what is in a frame
 //! shares the bytes that were read. Anything that cannot be read ends the link: it is resumed
-//! by a new one. How two nodes prove who they are is in `link/handshake.rs`, what they say about
-//! messages and interest in `link/frames.rs`.
+//! by a new one. How two nodes prove who they are is in `link/handshake.rs`, which client a forwarded
+//! connection carries in `link/client.rs`, what they say about messages and interest in
+//! `link/frames.rs`.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use gapless_core::cluster::Frame as NodeFrame;
@@ -16,9 +17,11 @@ use gapless_core::cluster::Frame as NodeFrame;
 use crate::verb::VerbError;
 use crate::wire::Reader;
 
+mod client;
 mod frames;
 mod handshake;
 
+pub use client::{CERTIFICATE_BYTES_MAX, ClientApi, LinkClient, UnixPeer};
 pub use frames::{DELIVER_ITEMS_MAX, NAMED_MAX, REPORTED_MAX};
 pub use handshake::{
     ADDRESS_BYTES_MAX, CLUSTER_ID_BYTES_MAX, LinkChallenge, LinkHello, LinkIdentity, LinkRefusal,
@@ -56,6 +59,9 @@ numbered! {
     141 Probe "Asks whether deliveries would be taken.",
     142 Probed "They would.",
     143 Leave "The node leaves; nothing of it comes any more.",
+    144 Note "What the node says of itself; the latest counts.",
+    145 Forward "The first frame of a connection that carries a client, from the node that dialled.",
+    146 Client "The client that a forwarded connection carries; its own bytes follow.",
 }
 
 /// One frame of a link.
@@ -77,6 +83,12 @@ pub enum LinkFrame {
     Pong,
     /// A message of the membership protocol, as it is.
     Gossip(Bytes),
+    /// What a node says of itself, as it is.
+    Note(Bytes),
+    /// Who dials to forward a client.
+    Forward(LinkHello),
+    /// Which client that is.
+    Client(LinkClient),
     /// What the cluster's machine says.
     Node(NodeFrame),
 }
@@ -124,6 +136,9 @@ impl LinkFrame {
             Self::Ping => LinkKind::Ping,
             Self::Pong => LinkKind::Pong,
             Self::Gossip(_) => LinkKind::Gossip,
+            Self::Note(_) => LinkKind::Note,
+            Self::Forward(_) => LinkKind::Forward,
+            Self::Client(_) => LinkKind::Client,
             Self::Node(frame) => frames::kind(frame),
         }
     }
@@ -136,7 +151,8 @@ impl LinkFrame {
         let kind = self.kind();
         let malformed = |error| LinkError::Malformed { kind, error };
         put(kind, out, |out| match self {
-            Self::Hello(hello) => hello.put(out).map_err(malformed),
+            Self::Hello(hello) | Self::Forward(hello) => hello.put(out).map_err(malformed),
+            Self::Client(client) => client.put(out).map_err(malformed),
             Self::Challenge(challenge) => challenge.put(out).map_err(malformed),
             Self::Proof(proof) | Self::Accepted(proof) => {
                 out.put_slice(proof);
@@ -147,7 +163,7 @@ impl LinkFrame {
                 Ok(())
             }
             Self::Ping | Self::Pong => Ok(()),
-            Self::Gossip(bytes) => {
+            Self::Gossip(bytes) | Self::Note(bytes) => {
                 out.put_slice(bytes);
                 Ok(())
             }
@@ -167,6 +183,9 @@ impl LinkFrame {
             LinkKind::Ping => Self::Ping,
             LinkKind::Pong => Self::Pong,
             LinkKind::Gossip => Self::Gossip(rest.rest()),
+            LinkKind::Note => Self::Note(rest.rest()),
+            LinkKind::Forward => Self::Forward(LinkHello::take(rest)?),
+            LinkKind::Client => Self::Client(LinkClient::take(rest)?),
             _ => Self::Node(frames::take(kind, rest)?),
         };
         reader.finish()?;

@@ -15,9 +15,9 @@ use gapless_core::cluster::{
 use gapless_core::{Message, Pattern, Records, RecordsBuilder, Timestamp, TopicName};
 use gapless_protocol::VerbError;
 use gapless_protocol::link::{
-    DELIVER_ITEMS_MAX, LINK_FRAME_BYTES_MAX, LINK_HANDSHAKE_BYTES_MAX, LINK_HEAD_BYTES,
-    LinkChallenge, LinkDecoder, LinkError, LinkFrame, LinkHello, LinkIdentity, LinkKind,
-    LinkRefusal, NONCE_BYTES, PROOF_BYTES, RefusalReason,
+    ClientApi, DELIVER_ITEMS_MAX, LINK_FRAME_BYTES_MAX, LINK_HANDSHAKE_BYTES_MAX, LINK_HEAD_BYTES,
+    LinkChallenge, LinkClient, LinkDecoder, LinkError, LinkFrame, LinkHello, LinkIdentity,
+    LinkKind, LinkRefusal, NONCE_BYTES, PROOF_BYTES, RefusalReason, UnixPeer,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -151,6 +151,20 @@ fn samples() -> Vec<(&'static str, LinkFrame)> {
         ("probe", LinkFrame::Node(Frame::Probe(5))),
         ("probed", LinkFrame::Node(Frame::Probed(5))),
         ("leave", LinkFrame::Node(Frame::Leave)),
+        ("note", LinkFrame::Note(Bytes::from_static(b"what a node says of itself"))),
+        (
+            "forward",
+            LinkFrame::Forward(LinkHello { version_min: 1, version_max: 1, who: who("a") }),
+        ),
+        (
+            "client",
+            LinkFrame::Client(LinkClient {
+                api: ClientApi::Native,
+                address: "10.0.0.9:50123".into(),
+                certificate: Some("shop".into()),
+                peer: Some(UnixPeer { uid: 1000, own: 33 }),
+            }),
+        ),
     ]
 }
 

@@ -14,17 +14,18 @@ use gapless_protocol::Visible;
 use serde_json::{Value, json};
 
 /// What can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
     Status,
-    Leave,
+    /// The node of this name is to leave; without one, the node that is asked.
+    Leave(Option<String>),
 }
 
 fn parse(json: &str) -> Option<Asked> {
     let asked: Value = serde_json::from_str(json).ok()?;
     match asked["do"].as_str()? {
         "status" => Some(Asked::Status),
-        "leave" => Some(Asked::Leave),
+        "leave" => Some(Asked::Leave(asked["node"].as_str().map(str::to_owned))),
         _ => None,
     }
 }
@@ -32,17 +33,31 @@ fn parse(json: &str) -> Option<Asked> {
 /// The area that a question needs; one that cannot be read does nothing.
 pub(crate) fn area(json: &str) -> &'static str {
     match parse(json) {
-        Some(Asked::Leave) => "cluster",
+        Some(Asked::Leave(_)) => "cluster",
         Some(Asked::Status) | None => "server",
     }
 }
 
 /// Answers a question; says what can be asked if it is none.
-pub(crate) fn answer(broker: &Broker, json: &str) -> Result<Value, &'static str> {
+pub(crate) fn answer(broker: &Broker, json: &str) -> Result<Value, String> {
     match parse(json) {
         Some(Asked::Status) => Ok(status(broker)),
-        Some(Asked::Leave) => Ok(leave(broker)),
-        None => Err("ask {\"do\":\"status\"} or {\"do\":\"leave\"}"),
+        Some(Asked::Leave(None)) => {
+            let status = status(broker);
+            // The connection was passed on to the owner, whichever node the client meant.
+            if !status["journals"].is_null() {
+                return Err(
+                    "nodes share a store here: say which one is to leave, by its name".to_owned()
+                );
+            }
+            Ok(leave(broker))
+        }
+        Some(Asked::Leave(Some(node))) => {
+            let spread = broker.spread().ok_or("this server is not a node of a cluster")?;
+            spread.leave_node(&node)?;
+            Ok(status(broker))
+        }
+        None => Err("ask {\"do\":\"status\"} or {\"do\":\"leave\"}".to_owned()),
     }
 }
 

@@ -4,6 +4,7 @@ mod answers;
 mod budget;
 pub mod certificate;
 mod cluster;
+pub mod forward;
 pub mod http;
 pub mod json;
 mod machine;
@@ -16,6 +17,7 @@ mod tls;
 use std::path::PathBuf;
 
 pub use budget::Budget;
+pub use forward::Duplex;
 pub use gapless_auth::{Auth, AuthError, AuthOptions};
 pub use session::connections::Connections;
 pub use session::sessions::Sessions;

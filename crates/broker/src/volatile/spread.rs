@@ -94,6 +94,18 @@ pub trait Spread: Send + Sync + 'static {
     /// Begins to leave the cluster: what waits is sent first. Returns at once.
     fn leave(&self);
 
+    /// The same for the node of this name.
+    ///
+    /// # Errors
+    /// Says why it cannot be told so from here.
+    fn leave_node(&self, node: &str) -> Result<(), String> {
+        if node != self.node().as_str() {
+            return Err(format!("this is node {}: ask node {node} itself", self.node()));
+        }
+        self.leave();
+        Ok(())
+    }
+
     /// Resolves when every known node has seen this version of this node's interest, or with those
     /// that have not when the wait is over.
     fn await_visible(

@@ -17,6 +17,7 @@ Examples:
   gapless cluster status                  this node, its queues and what it lost
   gapless cluster nodes --watch           every second, until Ctrl-C
   gapless cluster topology --json         who is linked to whom, as this node sees it
+  gapless cluster journals                which node owns the shared store, and how it stands
   gapless cluster leave                   the node sends what waits, says goodbye, and goes on alone";
 
 /// How often it is shown when it is watched.
@@ -57,41 +58,64 @@ enum ClusterCommand {
         #[arg(long, short)]
         watch: bool,
     },
-    /// Let the node leave the cluster: it sends what waits, says goodbye and goes on alone
-    #[command(after_help = "Examples:\n  gapless cluster leave --server 10.0.0.3:4281")]
-    Leave,
+    /// Show who owns the journal of a shared store: its term, how long opening took, what waits to be
+    /// written
+    #[command(
+        after_help = "Examples:\n  gapless cluster journals\n  gapless cluster journals --watch"
+    )]
+    Journals {
+        /// Show it again every second
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Let the node leave the cluster: it sends what waits, says goodbye and goes on alone; one that
+    /// shares its store hands over what it owns, and ends
+    #[command(
+        after_help = "Examples:\n  gapless cluster leave --server 10.0.0.3:4281\n  gapless cluster leave --node c     of nodes that share a store"
+    )]
+    Leave {
+        /// Which node, if nodes share a store
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
 }
 
 type Show = fn(&Value, &mut Output) -> Result<(), Failure>;
 
 pub(crate) fn run(options: &ClusterOptions, global: &Global, out: &mut Output) -> Done {
-    let (show, watch): (Show, bool) = match options.command {
-        ClusterCommand::Status { watch } => (status, watch),
-        ClusterCommand::Nodes { watch } => (nodes, watch),
-        ClusterCommand::Topology { watch } => (topology, watch),
-        ClusterCommand::Leave => {
+    let (show, watch): (Show, bool) = match &options.command {
+        ClusterCommand::Status { watch } => (status, *watch),
+        ClusterCommand::Nodes { watch } => (nodes, *watch),
+        ClusterCommand::Topology { watch } => (topology, *watch),
+        ClusterCommand::Journals { watch } => (journals, *watch),
+        ClusterCommand::Leave { node } => {
+            let mut question = json!({ "do": "leave" });
+            if let Some(node) = node {
+                question["node"] = node.as_str().into();
+            }
             return with_client(global, out, async |client, out| {
-                let status = ask(client, "leave").await?;
+                let status = ask(client, &question).await?;
                 if out.json {
                     out.json_line(&status)?;
                 } else {
-                    let node = text(&status["node"]);
+                    let node = node.clone().unwrap_or_else(|| text(&status["node"]));
                     out.line(format_args!("node {node} sends what waits and leaves"))?;
                 }
                 Ok(Exit::Ok)
             });
         }
     };
+    let question = json!({ "do": "status" });
     with_client(global, out, async |client, out| {
         if !watch {
-            show(&ask(client, "status").await?, out)?;
+            show(&ask(client, &question).await?, out)?;
             return Ok(Exit::Ok);
         }
         let (mut due, mut interrupt) = (interval(WATCH_EVERY), Interrupt::listen()?);
         loop {
             tokio::select! {
                 _ = due.tick() => {
-                    show(&ask(client, "status").await?, out)?;
+                    show(&ask(client, &question).await?, out)?;
                     if !out.json {
                         out.line("")?;
                     }
@@ -103,8 +127,8 @@ pub(crate) fn run(options: &ClusterOptions, global: &Global, out: &mut Output) -
     })
 }
 
-async fn ask(client: &Client, what: &str) -> Result<Value, Failure> {
-    let text = match client.cluster(json!({ "do": what }).to_string()).await {
+async fn ask(client: &Client, question: &Value) -> Result<Value, Failure> {
+    let text = match client.cluster(question.to_string()).await {
         Ok(text) => text,
         Err(error) => return Err(asked(client, error, None).await),
     };
@@ -252,6 +276,49 @@ fn topology(status: &Value, out: &mut Output) -> Result<(), Failure> {
             state(&each["state"]),
             number(&each["queue"]["messages"]),
             bytes(&each["queue"]["bytes"]),
+        ]);
+    }
+    Ok(out.table(&table)?)
+}
+
+fn journals(status: &Value, out: &mut Output) -> Result<(), Failure> {
+    if status["journals"].is_null() {
+        return Err(Failure::not_found("the nodes of this cluster do not share a store")
+            .hint("let them: gapless serve --store URL --shared"));
+    }
+    if out.json {
+        for journal in list(&status["journals"]) {
+            out.json_line(journal)?;
+        }
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        "JOURNAL",
+        "OWNER",
+        "STATE",
+        ">TERM",
+        ">OPENED IN",
+        ">REPLAYED",
+        ">WAITING",
+        ">CONFIRMED",
+        "NODES",
+    ]);
+    for journal in list(&status["journals"]) {
+        let nodes = list(&journal["nodes"]).iter().map(|node| {
+            let unable = if node["able"] == true { "" } else { ", cannot own it" };
+            format!("{} {}{unable}", text(&node["node"]), text(&node["state"]))
+        });
+        let confirmed = span(&journal["confirmed_ms"]);
+        table.row(vec![
+            text(&journal["journal"]),
+            text(&journal["owner"]),
+            text(&journal["state"]),
+            text(&journal["term"]),
+            span(&journal["opening_ms"]),
+            number(&journal["replayed_frames"]),
+            bytes(&journal["waiting_bytes"]),
+            if confirmed.is_empty() { confirmed } else { format!("{confirmed} ago") },
+            nodes.collect::<Vec<_>>().join("; "),
         ]);
     }
     Ok(out.table(&table)?)

@@ -29,6 +29,7 @@ use crate::output::Output;
 use crate::permissions;
 use crate::recorder;
 use crate::remote::Interrupt;
+use crate::shared;
 use crate::supervisor;
 use crate::tls;
 use crate::trace;
@@ -42,6 +43,8 @@ Examples:
   gapless serve --set durability=written --log debug
   gapless serve --store s3://bucket/prefix      nothing that lasts on this machine
   gapless serve --store s3://bucket/prefix --standby    take over when the other one is gone
+  gapless serve --store s3://bucket/prefix --shared --node a --cluster-listen 10.0.0.1:4282 \\
+      --cluster-secret-file cluster.secret      any node takes any request
   gapless serve --node a --cluster-listen 127.0.0.1:4282     the first node of a cluster
   gapless serve --node b --cluster-listen 10.0.0.2:4282 --join 10.0.0.1:4282 \\
       --cluster-secret-file cluster.secret
@@ -87,6 +90,10 @@ pub(crate) struct ServeOptions {
     /// store.standby=true
     #[arg(long)]
     standby: bool,
+    /// Share the store with the other nodes of the cluster: any of them takes any request; the same as
+    /// --set store.shared=true
+    #[arg(long)]
+    shared: bool,
     /// The name of this server as a node of a cluster; the same as --set cluster.node=NAME
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -124,6 +131,9 @@ pub(crate) fn run(options: &ServeOptions, config: &Config, out: &mut Output) -> 
         if let Some(value) = value {
             config.set(key, value.clone(), Source::Flag)?;
         }
+    }
+    if options.shared {
+        config.set("store.shared", "true".to_owned(), Source::Flag)?;
     }
     if options.standby {
         config.set("store.standby", "true".to_owned(), Source::Flag)?;
@@ -187,6 +197,7 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     cluster::options(config)?;
     trace::Collector::new(config)?;
     let place = engine::place(config)?;
+    let shared = shared::is_asked_for(config, place.as_ref())?;
     let shares = OpenFiles::within(open_files);
     let wanted = native.connections_max.saturating_add(http_options.connections_max);
     let open_files = open_files.unwrap_or(u64::MAX);
@@ -215,6 +226,13 @@ async fn serve(config: &Config, open_files: Option<u64>, out: &mut Output) -> Do
     log::limit(log_limits(config)?);
     let reporting = tokio::spawn(log::report_left_out());
     let keeping = tokio::spawn(tls::keep(tls));
+    if let Some(place) = place.as_ref().filter(|_| shared) {
+        let small = tokio::spawn(keep_metrics_small(recorder::handle()));
+        let served = shared::serve((config, place), &options, (native, http_options), out).await;
+        small.abort();
+        keeping.abort();
+        return served;
+    }
     let served = loop {
         let at = (config, place.as_ref());
         let turn = serve_turn(at, &options, (native.clone(), http_options.clone()), out).await;
@@ -294,7 +312,7 @@ async fn serve_turn(
 
 /// Opens the store. A process that was just killed holds its lock a moment longer, so a lock is
 /// waited for before it counts.
-fn open(options: &BrokerOptions) -> Result<Broker, BrokerOpenError> {
+pub(crate) fn open(options: &BrokerOptions) -> Result<Broker, BrokerOpenError> {
     let mut waited = Duration::ZERO;
     loop {
         match Broker::open(options.clone()) {
@@ -422,7 +440,7 @@ async fn serve_open(
 }
 
 /// Reads roles and identities.
-fn open_auth(config: &Config, broker: &Broker) -> Result<Auth, Failure> {
+pub(crate) fn open_auth(config: &Config, broker: &Broker) -> Result<Auth, Failure> {
     let options = auth_options(config)?;
     Auth::open(broker, options).map_err(|error| {
         Failure::failed(error).hint("nothing was served; the messages are not touched by this")
@@ -443,7 +461,7 @@ fn auth_options(config: &Config) -> Result<AuthOptions, ConfigError> {
 }
 
 /// Ends what is over, about once a second.
-async fn keep_auth(auth: Auth) {
+pub(crate) async fn keep_auth(auth: Auth) {
     let mut due = tokio::time::interval(AUTH_TICK);
     loop {
         due.tick().await;
@@ -463,7 +481,7 @@ pub(crate) fn switch(config: &Config, key: &'static str) -> Result<bool, ConfigE
 }
 
 /// Starts the leader of jobs, unless it is switched off.
-async fn lead_jobs(config: &Config, broker: &Broker) -> Result<Option<Leader>, Failure> {
+pub(crate) async fn lead_jobs(config: &Config, broker: &Broker) -> Result<Option<Leader>, Failure> {
     let Some(options) = leader_options(config)? else { return Ok(None) };
     let leader = Leader::start(broker, options).await.map_err(|error| {
         Failure::failed(format!("jobs cannot be led: {error}"))
@@ -501,7 +519,7 @@ fn check_addresses(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn unix_socket(config: &Config, data: &Path) -> Option<PathBuf> {
+pub(crate) fn unix_socket(config: &Config, data: &Path) -> Option<PathBuf> {
     match config.text("native.unix") {
         "" => None,
         "auto" => {
@@ -535,7 +553,7 @@ fn not_opened(data: &Path, error: &BrokerOpenError) -> Failure {
 }
 
 /// Says what opening found, where it is worth knowing.
-fn tell_opened(opened: &Opened) {
+pub(crate) fn tell_opened(opened: &Opened) {
     if let Some(torn) = &opened.torn {
         let (frame, place) = (torn.at.0, &torn.place);
         tracing::warn!(

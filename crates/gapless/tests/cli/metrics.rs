@@ -60,8 +60,10 @@ fn scrape(server: &Server) -> String {
 
 #[test]
 fn metrics_are_those_of_the_page_with_their_kinds_and_a_help_text_each() {
-    let settings =
-        ["cluster.node=a", "cluster.listen=127.0.0.1:0", "trace.endpoint=http://127.0.0.1:1"];
+    // A node that shares its store shows all there are.
+    let shared = ["store.shared=true", "store.url=memory:", "trace.endpoint=http://127.0.0.1:1"];
+    let node = ["cluster.node=a", "cluster.listen=127.0.0.1:0"];
+    let settings: Vec<_> = shared.into_iter().chain(node).collect();
     let server = Server::with(&settings);
     server.run(&["pub", "orders", "first", "--create"]).ok();
     server.run(&["pub", "orders", "x", "--expect-seq", "99"]).exits(5);

@@ -16,6 +16,7 @@ mod topics;
 pub(crate) mod values;
 mod watch;
 
+pub use listener::front::Node;
 pub use listener::options::HttpOptions;
-pub use listener::server::{HttpListener, keep_metrics_small};
+pub use listener::server::{HttpGate, HttpListener, keep_metrics_small};
 pub use watch::requests::HTTP_SECONDS_BUCKETS;

@@ -7,6 +7,7 @@
 
 mod connection;
 mod deliver;
+mod front;
 mod group;
 mod group_requests;
 mod options;
@@ -14,5 +15,6 @@ pub(crate) mod requests;
 mod server;
 mod signals;
 
+pub use front::NativeFront;
 pub use options::NativeOptions;
-pub use server::NativeListener;
+pub use server::{NativeGate, NativeListener};

@@ -13,11 +13,12 @@ use gapless_auth::Auth;
 use gapless_broker::Broker;
 use gapless_jobs::Leader;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::ListenerError;
+use crate::forward::ForwardedFrom;
 use crate::native::connection::Connection;
 use crate::native::options::NativeOptions;
 use crate::native::signals::{Signals, tell_all};
@@ -25,10 +26,12 @@ use crate::session::awake::Awake;
 use crate::session::fairness::Fairness;
 use crate::session::sessions::{Counted, Session, Sessions, count_connections};
 use crate::session::sockets;
-use crate::session::stream::Stream;
+use crate::session::stream::{Forwarded, Stream};
 
 /// How long accepting rests after it failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that were given and are not taken yet.
+const GIVEN_MAX: usize = 64;
 
 /// What all connections share.
 pub(crate) struct Shared {
@@ -67,12 +70,31 @@ impl Shared {
     }
 }
 
+/// Gives connections to a native listener that were accepted elsewhere. Clones give to the same one.
+#[derive(Clone, Debug)]
+pub struct NativeGate(mpsc::Sender<(Stream, String)>);
+
+impl NativeGate {
+    /// Gives a connection that was accepted here; it comes back if the listener is closed.
+    pub(crate) async fn give(&self, stream: Stream, address: String) -> Result<(), Stream> {
+        self.0.send((stream, address)).await.map_err(|back| back.0.0)
+    }
+
+    /// Gives the client of another node; if the listener is closed its connection ends.
+    pub async fn give_forwarded(&self, from: ForwardedFrom, bytes: Box<dyn crate::Duplex>) {
+        let ForwardedFrom { address, certificate, peer } = from;
+        let stream = Forwarded { bytes, certificate, peer };
+        let _ = self.give(Stream::Forwarded(Box::new(stream)), address).await;
+    }
+}
+
 /// An open native listener.
 pub struct NativeListener {
     shared: Arc<Shared>,
     tcp: Option<SocketAddr>,
     unix: Option<PathBuf>,
     close: watch::Sender<bool>,
+    given: mpsc::Sender<(Stream, String)>,
     tasks: JoinSet<()>,
 }
 
@@ -134,7 +156,14 @@ impl NativeListener {
             let listener = listen_unix(path).await?;
             tasks.spawn(accept(Arc::clone(&shared), Listener::Unix(listener)));
         }
-        Ok(Self { shared, tcp: tcp_address, unix: unix.map(Path::to_owned), close, tasks })
+        let (given, giving) = mpsc::channel(GIVEN_MAX);
+        tasks.spawn(accept_given(Arc::clone(&shared), giving));
+        Ok(Self { shared, tcp: tcp_address, unix: unix.map(Path::to_owned), close, given, tasks })
+    }
+
+    /// By what connections are given to it that were accepted elsewhere.
+    pub fn gate(&self) -> NativeGate {
+        NativeGate(self.given.clone())
     }
 
     /// The TCP address it listens on.
@@ -179,7 +208,7 @@ async fn write(shared: Arc<Shared>) {
 }
 
 /// Listens on a Unix socket; one without a listening process is replaced.
-async fn listen_unix(path: &Path) -> Result<UnixListener, ListenerError> {
+pub(crate) async fn listen_unix(path: &Path) -> Result<UnixListener, ListenerError> {
     let failed = |source| ListenerError::Listen { address: path.display().to_string(), source };
     match UnixListener::bind(path) {
         // Anything but a socket is a user's file and stays.
@@ -198,13 +227,29 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-enum Listener {
+/// Serves connections that were accepted elsewhere.
+async fn accept_given(shared: Arc<Shared>, mut given: mpsc::Receiver<(Stream, String)>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shared.closed() => break,
+            Some((stream, address)) = given.recv() => {
+                serve(&shared, &mut connections, stream, address);
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(given);
+    while connections.join_next().await.is_some() {}
+}
+
+pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<(Stream, String)> {
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, String)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
@@ -236,7 +281,7 @@ async fn accept(shared: Arc<Shared>, listener: Listener) {
 
 /// An accept that failed, mostly for want of file descriptors: others may close, so it is
 /// tried again, but not in a tight loop.
-async fn refused(error: &io::Error) {
+pub(crate) async fn refused(error: &io::Error) {
     tracing::warn!(%error, "cannot accept a connection");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }

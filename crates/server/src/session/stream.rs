@@ -1,8 +1,10 @@
-//! A connection's byte stream, TCP with or without TLS, or Unix, read only when there is something to read.
+//! A connection's byte stream, TCP with or without TLS, Unix, or by another node, read only when there is
+//! something to read.
 //!
 //! A buffer is taken after the socket says it is readable, so that an idle connection holds
 //! none. Little is read on the stack and copied, so that no more is taken than has come.
 
+use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -10,11 +12,13 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use gapless_protocol::link::UnixPeer;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::certificate;
+use crate::forward::Duplex;
 use crate::read_ahead::ReadAhead;
 
 /// Bytes that are read on the stack, at most.
@@ -26,6 +30,21 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<ReadAhead>>),
+    Forwarded(Box<Forwarded>),
+}
+
+/// A client of another node, which knows who it is.
+pub(crate) struct Forwarded {
+    pub(crate) bytes: Box<dyn Duplex>,
+    pub(crate) certificate: Option<String>,
+    pub(crate) peer: Option<UnixPeer>,
+}
+
+impl fmt::Debug for Forwarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { certificate, peer, .. } = self;
+        f.debug_struct("Forwarded").field("certificate", certificate).field("peer", peer).finish()
+    }
 }
 
 impl Stream {
@@ -38,6 +57,9 @@ impl Stream {
     ) -> Poll<io::Result<usize>> {
         if let Self::Tls(stream) = self {
             return poll_decrypted(Pin::new(&mut **stream), context, into, bytes);
+        }
+        if let Self::Forwarded(stream) = self {
+            return poll_forwarded(&mut stream.bytes, context, into, bytes);
         }
         // Less than there was room for means that the socket is empty. These reads note that, so that
         // the next one waits without asking the system.
@@ -54,7 +76,9 @@ impl Stream {
         match self {
             Self::Tcp(stream) => pin!(stream.read_buf(into)).poll(context),
             Self::Unix(stream) => pin!(stream.read_buf(into)).poll(context),
-            Self::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Self::Tls(_) | Self::Forwarded(_) => {
+                Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+            }
         }
     }
 
@@ -62,7 +86,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(context),
             Self::Unix(stream) => stream.poll_read_ready(context),
-            Self::Tls(_) => Poll::Ready(Ok(())),
+            Self::Tls(_) | Self::Forwarded(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -75,14 +99,19 @@ impl Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, into),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, into),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_read(context, into),
+            Self::Forwarded(stream) => Pin::new(&mut stream.bytes).poll_read(context, into),
         }
     }
 
-    /// The user of the process at the other end; known of Unix sockets only.
-    pub(crate) fn peer_uid(&self) -> Option<u32> {
+    /// The user of the process at the other end, and that of the server; known of Unix sockets only.
+    pub(crate) fn peer(&self) -> Option<UnixPeer> {
         match self {
             Self::Tcp(_) | Self::Tls(_) => None,
-            Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
+            Self::Unix(stream) => {
+                let own = rustix::process::geteuid().as_raw();
+                stream.peer_cred().ok().map(|peer| UnixPeer { uid: peer.uid(), own })
+            }
+            Self::Forwarded(stream) => stream.peer,
         }
     }
 
@@ -92,7 +121,18 @@ impl Stream {
             Self::Tls(stream) => {
                 certificate::name(stream.get_ref().1.peer_certificates()?.first()?)
             }
+            Self::Forwarded(stream) => stream.certificate.clone(),
             Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
+    /// Its bytes alone.
+    pub(crate) fn into_bytes(self) -> Box<dyn Duplex> {
+        match self {
+            Self::Tcp(stream) => Box::new(stream),
+            Self::Unix(stream) => Box::new(stream),
+            Self::Tls(stream) => stream,
+            Self::Forwarded(stream) => stream.bytes,
         }
     }
 
@@ -105,6 +145,9 @@ impl Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, parts),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, parts),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(context, parts),
+            Self::Forwarded(stream) => {
+                Pin::new(&mut stream.bytes).poll_write_vectored(context, parts)
+            }
         }
     }
 
@@ -113,6 +156,7 @@ impl Stream {
         match self {
             Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
+            Self::Forwarded(stream) => Pin::new(&mut stream.bytes).poll_flush(context),
         }
     }
 
@@ -121,7 +165,32 @@ impl Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+            Self::Forwarded(stream) => Pin::new(&mut stream.bytes).poll_shutdown(context),
         }
+    }
+}
+
+/// Reads up to `bytes`; the first of them on the stack, so that no buffer is taken for what does not
+/// come.
+fn poll_forwarded(
+    stream: &mut Box<dyn Duplex>,
+    context: &mut Context<'_>,
+    into: &mut BytesMut,
+    bytes: usize,
+) -> Poll<io::Result<usize>> {
+    let mut small = [MaybeUninit::uninit(); STACK_BYTES];
+    let mut read = ReadBuf::uninit(&mut small[..bytes.min(STACK_BYTES)]);
+    ready!(Pin::new(&mut *stream).poll_read(context, &mut read))?;
+    let first = read.filled().len();
+    into.extend_from_slice(read.filled());
+    if first < STACK_BYTES || bytes == first {
+        return Poll::Ready(Ok(first));
+    }
+    into.reserve(bytes - first);
+    match pin!(stream.read_buf(into)).poll(context) {
+        Poll::Ready(Ok(more)) => Poll::Ready(Ok(first + more)),
+        // What came before is handled first; an error is there the next time too.
+        Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(Ok(first)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod around;
 pub(crate) mod body;
+pub(crate) mod front;
 pub(crate) mod host;
 pub(crate) mod http2;
 pub(crate) mod options;

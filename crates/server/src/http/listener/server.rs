@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -29,8 +29,10 @@ use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 
 use crate::Sessions;
+use crate::forward::{Duplex, ForwardedFrom, Routes};
 use crate::http::access::{login, rights};
 use crate::http::listener::around::{around, around_before};
+use crate::http::listener::front::{Front, Node, Upstream};
 use crate::http::listener::host::Hosts;
 use crate::http::listener::http2::Streams;
 use crate::http::listener::options::HttpOptions;
@@ -138,11 +140,9 @@ pub struct HttpListener {
     options: HttpOptions,
     paths: Arc<Paths>,
     streams: Arc<Semaphore>,
-    closing: watch::Receiver<bool>,
     close: watch::Sender<bool>,
     accepting: tokio::task::JoinHandle<()>,
-    /// What is done now and then while a broker is served; it ends when the listener closes.
-    chores: JoinSet<()>,
+    turn: Option<Turn>,
     /// Who is connected at other listeners, by the listener's name.
     neighbours: Vec<(&'static str, Sessions)>,
     /// The clients of this listener.
@@ -151,12 +151,86 @@ pub struct HttpListener {
     jobs: Option<Leader>,
 }
 
+/// The time in which a broker is served.
+struct Turn {
+    close: watch::Sender<bool>,
+    /// What is done now and then meanwhile.
+    chores: JoinSet<()>,
+}
+
 /// What is answered: little until the broker is there, then everything.
-struct Paths {
+pub(crate) struct Paths {
     hosts: Hosts,
     before: Router,
-    all: OnceLock<(Router, Arc<Shared>)>,
+    all: RwLock<Option<Serving>>,
     requests: Requests,
+}
+
+/// All paths of a broker, and when that is over.
+#[derive(Clone)]
+pub(crate) struct Serving {
+    pub(crate) router: Router,
+    shared: Arc<Shared>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Paths {
+    pub(crate) fn all(&self) -> Option<Serving> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, all: Option<Serving>) {
+        *self.all.write().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+
+    /// What all requests to the broker share, while it is served.
+    fn shared(&self) -> Option<Arc<Shared>> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        all.as_ref().map(|serving| Arc::clone(&serving.shared))
+    }
+
+    /// Paths of a connection that came here, or that another node forwarded.
+    fn router(&self, forwarded: bool) -> Result<Router, Problem> {
+        match self.all() {
+            Some(serving) => Ok(serving.router),
+            None if !forwarded => Ok(self.before.clone()),
+            None => {
+                let detail = "this node serves the store no longer";
+                Err(Problem::new(ErrorCode::Unavailable, detail))
+            }
+        }
+    }
+}
+
+/// Gives the listener clients that other nodes forward. Clones give to the same one.
+#[derive(Clone)]
+pub struct HttpGate {
+    options: Arc<HttpOptions>,
+    paths: Arc<Paths>,
+}
+
+impl HttpGate {
+    /// Serves the client of another node, in a task of its own. If no broker is served its connection
+    /// ends.
+    pub fn give_forwarded(&self, from: ForwardedFrom, bytes: Box<dyn Duplex>) {
+        let Some(Serving { closing, .. }) = self.paths.all() else { return };
+        let (options, paths) = (Arc::clone(&self.options), Arc::clone(&self.paths));
+        let Some(place) = options.connections.enter() else { return };
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let address = from.address.parse().unwrap_or(unknown);
+        let certificate = from.certificate.map(|name| Arc::new(Certificate(name)));
+        let accepted = Accepted {
+            socket: Socket::Forwarded(bytes),
+            is_second: false,
+            certificate,
+            address,
+            forwarded: true,
+        };
+        tokio::spawn(async move {
+            serve_accepted(options, paths, closing, accepted).await;
+            drop(place);
+        });
+    }
 }
 
 impl HttpListener {
@@ -166,33 +240,93 @@ impl HttpListener {
     /// # Errors
     /// When it cannot be listened on.
     pub async fn listen(options: HttpOptions, address: &str) -> Result<Self, ListenerError> {
+        let before =
+            |_: &Weak<Paths>| health::routes_before_opening().layer(from_fn(around_before));
+        Self::listen_before(options, address, before).await
+    }
+
+    /// Opens the listener of a node that shares its store with others. What is about the node is
+    /// answered by it; everything else goes where these routes say while no broker is served here.
+    ///
+    /// # Errors
+    /// When it cannot be listened on, or the node's own broker cannot be asked.
+    pub async fn listen_shared(
+        options: HttpOptions,
+        address: &str,
+        routes: Routes,
+        node: Node<'_>,
+    ) -> Result<Self, ListenerError> {
+        let auth = Auth::open_to_all(node.broker)?;
+        let streams = Arc::new(Semaphore::new(options.streams_max));
+        // It serves no stream; whoever would wait for its end is not there.
+        let closing = watch::channel(false).1;
+        let shared = Shared {
+            since: node.broker.now(),
+            sessions: Sessions::default(),
+            sampler: Sampler::new(
+                node.broker.clone(),
+                Sources {
+                    listeners: Vec::new(),
+                    outbox: None,
+                    jobs: None,
+                    data: options.data.clone(),
+                },
+                &options,
+                closing.clone(),
+            ),
+            members: groups::Members::new(node.broker.now()),
+            durable: durable::Streams::open(node.broker),
+            publishing: AtomicUsize::new(0),
+            jobs: None,
+            broker: node.broker.clone(),
+            auth,
+            secure: options.tls.is_some(),
+            options: options.clone(),
+            streams,
+            metrics: node.metrics,
+            closing,
+        };
+        let shared = Arc::new(shared);
+        let own = health::routes_of_node()
+            .with_state(Arc::clone(&shared))
+            .layer(from_fn_with_state(shared, around));
+        let asks = node.asks;
+        let before =
+            move |paths: &Weak<Paths>| Front::new(routes, Weak::clone(paths), own, asks).router();
+        Self::listen_before(options, address, before).await
+    }
+
+    async fn listen_before(
+        options: HttpOptions,
+        address: &str,
+        before: impl FnOnce(&Weak<Paths>) -> Router,
+    ) -> Result<Self, ListenerError> {
         let failed = |source| ListenerError::Listen { address: address.to_owned(), source };
         let listener = sockets::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         metrics::describe();
         let (close, closing) = watch::channel(false);
         let hosts = Hosts::new(address, &options.hosts);
-        let before = health::routes_before_opening().layer(from_fn(around_before));
-        let paths = Arc::new(Paths {
+        let requests = Requests::new(options.access_log);
+        let paths = Arc::new_cyclic(|paths| Paths {
             hosts,
-            before,
-            all: OnceLock::new(),
-            requests: Requests::new(options.access_log),
+            before: before(paths),
+            all: RwLock::default(),
+            requests,
         });
         let limits = options.clone();
-        let accepting = accept(limits, Arc::clone(&paths), closing.clone(), listener);
+        let accepting = accept(limits, Arc::clone(&paths), closing, listener);
         let accepting = tokio::spawn(accepting);
-        let (chores, neighbours) = (JoinSet::new(), Vec::new());
+        let neighbours = Vec::new();
         let streams = Arc::new(Semaphore::new(options.streams_max));
         Ok(Self {
             address: bound,
             options,
             paths,
             streams,
-            closing,
             close,
             accepting,
-            chores,
+            turn: None,
             neighbours,
             sessions: Sessions::default(),
             outbox: None,
@@ -235,6 +369,7 @@ impl HttpListener {
 
     /// The same, for clients that authenticate.
     pub fn serve_for(&mut self, auth: Auth, metrics: Option<PrometheusHandle>) {
+        let (close, closing) = watch::channel(false);
         let broker = auth.broker().clone();
         let since = broker.now();
         let sessions = self.sessions.clone();
@@ -252,7 +387,7 @@ impl HttpListener {
                     data: self.options.data.clone(),
                 },
                 &self.options,
-                self.closing.clone(),
+                closing.clone(),
             ),
             members: groups::Members::new(since),
             durable: durable::Streams::open(&broker),
@@ -264,15 +399,44 @@ impl HttpListener {
             options: self.options.clone(),
             streams: Arc::clone(&self.streams),
             metrics,
-            closing: self.closing.clone(),
+            closing: closing.clone(),
         };
         let shared = Arc::new(shared);
-        // A listener serves one broker: the first it was given.
-        if self.paths.all.set((router(Arc::clone(&shared)), Arc::clone(&shared))).is_ok() {
-            self.chores.spawn(Arc::clone(&shared.sampler).run());
-            self.chores.spawn(groups::sweep(Arc::clone(&shared)));
-            self.chores.spawn(durable::sweep(shared));
+        // A listener serves one broker at a time: the first it was given.
+        if self.turn.is_some() {
+            return;
         }
+        self.paths.set(Some(Serving {
+            router: router(Arc::clone(&shared)),
+            shared: Arc::clone(&shared),
+            closing,
+        }));
+        let mut chores = JoinSet::new();
+        chores.spawn(Arc::clone(&shared.sampler).run());
+        chores.spawn(groups::sweep(Arc::clone(&shared)));
+        chores.spawn(durable::sweep(shared));
+        self.turn = Some(Turn { close, chores });
+    }
+
+    /// Serves its broker no longer: streams and forwarded connections end, and requests under way get
+    /// so long. The listener stays open.
+    pub async fn stop_serving(&mut self, drain: Duration) {
+        let Some(turn) = self.turn.take() else { return };
+        self.paths.set(None);
+        let _ = turn.close.send(true);
+        self.until_quiet(drain).await;
+        turn.chores.join_all().await;
+    }
+
+    /// Waits until no stream is open, but not longer than that.
+    async fn until_quiet(&self, drain: Duration) {
+        let all = u32::try_from(self.options.streams_max).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(drain, self.streams.acquire_many(all)).await;
+    }
+
+    /// By what clients are given to it that other nodes forward.
+    pub fn gate(&self) -> HttpGate {
+        HttpGate { options: Arc::new(self.options.clone()), paths: Arc::clone(&self.paths) }
     }
 
     /// Opens the listener on a TCP address for a broker that is there already.
@@ -295,14 +459,19 @@ impl HttpListener {
     }
 
     /// Takes no more connections, ends streams, and waits for requests under way.
-    pub async fn close(self) {
+    pub async fn close(mut self) {
+        let turn = self.turn.take();
+        if let Some(turn) = &turn {
+            let _ = turn.close.send(true);
+        }
         let _ = self.close.send(true);
         // The runtime reports a panic in it; there is nothing left to end.
-        let _ = self.accepting.await;
+        let _ = (&mut self.accepting).await;
         // WebSockets have left their connections; each gives its permit back when it ends.
-        let all = u32::try_from(self.options.streams_max).unwrap_or(u32::MAX);
-        let _ = tokio::time::timeout(self.options.drain, self.streams.acquire_many(all)).await;
-        self.chores.join_all().await;
+        self.until_quiet(self.options.drain).await;
+        if let Some(turn) = turn {
+            turn.chores.join_all().await;
+        }
     }
 }
 
@@ -409,6 +578,30 @@ async fn serve(
     let Some((socket, is_second, certificate)) = encrypt(&options, stream, &closing).await else {
         return;
     };
+    let accepted = Accepted { socket, is_second, certificate, address, forwarded: false };
+    serve_accepted(options, paths, closing, accepted).await;
+}
+
+/// A connection, after its handshake.
+struct Accepted {
+    socket: Socket,
+    /// Whether it speaks HTTP/2.
+    is_second: bool,
+    certificate: Option<Arc<Certificate>>,
+    /// The client's.
+    address: SocketAddr,
+    /// Whether another node has it from its client.
+    forwarded: bool,
+}
+
+async fn serve_accepted(
+    options: Arc<HttpOptions>,
+    paths: Arc<Paths>,
+    closing: watch::Receiver<bool>,
+    accepted: Accepted,
+) {
+    let Accepted { socket, is_second, certificate, address, forwarded } = accepted;
+    let upstream = Arc::new(Upstream::default());
     let streams = is_second.then(Streams::new);
     let peer = Peer { address, places: Arc::default() };
     let wire = Wire::new(streams, peer.clone(), options.memory.clone());
@@ -421,24 +614,29 @@ async fn serve(
             let (begun, certificate) =
                 (paths.requests.begin(&request, address), certificate.clone());
             name_host(&mut request);
-            let checked = paths.hosts.check(&request);
+            // Of a forwarded request the first node has checked that.
+            let checked = if forwarded { Ok(()) } else { paths.hosts.check(&request) };
             without_host(&mut request);
-            let from = Arc::clone(&from);
+            let (from, upstream) = (Arc::clone(&from), Arc::clone(&upstream));
             async move {
-                let answer = match (checked, paths.all.get()) {
-                    (Ok(()), Some((_, shared))) if direct::is_direct(&request) => {
+                let direct = checked.is_ok() && direct::is_direct(&request);
+                let answer = match (checked, direct.then(|| paths.shared()).flatten()) {
+                    (Ok(()), Some(shared)) => {
                         let from = (from, &*peer.places);
-                        direct::publish(shared, (from, certificate.as_ref()), request).await
+                        direct::publish(&shared, (from, certificate.as_ref()), request).await
                     }
-                    (Ok(()), all) => {
-                        request.extensions_mut().insert(peer);
-                        if let Some(certificate) = certificate {
-                            request.extensions_mut().insert(certificate);
+                    (Ok(()), None) => match paths.router(forwarded) {
+                        Ok(router) => {
+                            request.extensions_mut().insert(peer);
+                            request.extensions_mut().insert(upstream);
+                            if let Some(certificate) = certificate {
+                                request.extensions_mut().insert(certificate);
+                            }
+                            // Boxed: a request that needs no router does not pay for its size.
+                            Box::pin(tower::ServiceExt::oneshot(router, request)).await?
                         }
-                        let router = all.map_or(&paths.before, |(router, _)| router).clone();
-                        // Boxed: a request that needs no router does not pay for the size of this.
-                        Box::pin(tower::ServiceExt::oneshot(router, request)).await?
-                    }
+                        Err(problem) => problem.into_response(),
+                    },
                     (Err(problem), _) => problem.into_response(),
                 };
                 paths.requests.end(&begun, &answer);

@@ -9,12 +9,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::forward::Duplex;
 use crate::read_ahead::ReadAhead;
 
 /// See the head of the file.
 pub(crate) enum Socket {
     Plain(TcpStream),
     Tls(Box<TlsStream<ReadAhead>>),
+    Forwarded(Box<dyn Duplex>),
 }
 
 impl Socket {
@@ -33,6 +35,7 @@ impl Socket {
         ready!(match self {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
+            Self::Forwarded(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
         })?;
         Poll::Ready(Ok(buffer.filled().len() - before))
     }
@@ -45,6 +48,7 @@ impl Socket {
         match self {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(context, parts),
+            Self::Forwarded(stream) => Pin::new(&mut **stream).poll_write_vectored(context, parts),
         }
     }
 
@@ -52,6 +56,7 @@ impl Socket {
         match self {
             Self::Plain(_) => Poll::Ready(Ok(())),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
+            Self::Forwarded(stream) => Pin::new(&mut **stream).poll_flush(context),
         }
     }
 
@@ -59,6 +64,7 @@ impl Socket {
         match self {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+            Self::Forwarded(stream) => Pin::new(&mut **stream).poll_shutdown(context),
         }
     }
 

@@ -36,6 +36,15 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/openapi.json", get(openapi))
 }
 
+/// The paths about a node of a cluster, whichever node owns the store.
+pub(crate) fn routes_of_node() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/metrics", get(metrics::show))
+        .route("/about", get(about))
+        .route("/v1/cluster", get(cluster_status))
+        .route("/v1/cluster/leave", post(cluster_leave))
+}
+
 /// The paths that are answered while the store is being opened.
 pub(crate) fn routes_before_opening() -> Router {
     let opening = || async {
@@ -47,7 +56,7 @@ pub(crate) fn routes_before_opening() -> Router {
         .fallback(opening)
 }
 
-async fn healthz() -> &'static str {
+pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
@@ -62,7 +71,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Result<&'static str, Probl
     }
 }
 
-async fn openapi() -> Response {
+pub(crate) async fn openapi() -> Response {
     let json = HeaderValue::from_static("application/json");
     (StatusCode::OK, [(header::CONTENT_TYPE, json)], OPENAPI).into_response()
 }

@@ -18,6 +18,7 @@ use gapless_core::{Pattern, TopicName};
 use gapless_jobs::guard::{Deed, Guard, Refused};
 use gapless_jobs::{Room, session};
 use gapless_protocol::Kind;
+use gapless_protocol::link::UnixPeer;
 
 use super::{Connection, Stage};
 use crate::budget::Share;
@@ -40,7 +41,7 @@ impl Room for SharedRoom {
 struct CallerGuard {
     auth: Auth,
     certificate: Option<String>,
-    peer_uid: Option<u32>,
+    peer: Option<UnixPeer>,
     address: Arc<str>,
     /// The caller, and its place among its connections.
     admitted: Option<(Caller, Held)>,
@@ -62,11 +63,10 @@ fn right(deed: Deed) -> Right {
 
 impl Guard for CallerGuard {
     fn admit(&mut self, token: Option<&str>) -> Result<(), Refused> {
-        let own = rustix::process::geteuid().as_raw();
-        let proof = match (token, self.certificate.as_deref(), self.peer_uid) {
+        let proof = match (token, self.certificate.as_deref(), self.peer) {
             (Some(token), _, _) => Proof::Token(token),
             (None, Some(name), _) => Proof::Certificate(name),
-            (None, None, Some(uid)) => Proof::Peer { uid, own },
+            (None, None, Some(UnixPeer { uid, own })) => Proof::Peer { uid, own },
             (None, None, None) => Proof::Nothing,
         };
         let caller = self.auth.caller(proof, Arc::clone(&self.address));
@@ -125,7 +125,7 @@ impl Connection {
         let guard = CallerGuard {
             auth: shared.auth.clone(),
             certificate: stream.certificate(),
-            peer_uid: stream.peer_uid(),
+            peer: stream.peer(),
             address: session.address.clone(),
             admitted: None,
         };
@@ -135,6 +135,9 @@ impl Connection {
                 Stream::Tcp(stream) => session::serve(stream, input, leader, guard, rooms).await,
                 Stream::Unix(stream) => session::serve(stream, input, leader, guard, rooms).await,
                 Stream::Tls(stream) => session::serve(*stream, input, leader, guard, rooms).await,
+                Stream::Forwarded(stream) => {
+                    session::serve(stream.bytes, input, leader, guard, rooms).await
+                }
             }
         };
         let closed = poll_fn(|context| match session.poll_closed(context) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gapless_auth::{Caller, Denied, OverQuota, Proof};
 use gapless_core::rights::Right;
 use gapless_core::{Pattern, RejectReason, TopicName};
+use gapless_protocol::link::UnixPeer;
 use gapless_protocol::{
     Commit, Ended, ErrorCode, GroupLeft, Ids, PartAck, PublishAck, Rejection, Verb,
 };
@@ -180,14 +181,13 @@ impl Connection {
     /// Authenticates the client. If that fails the client gets the reason, after a pause if it
     /// failed often, and the connection ends.
     pub(super) fn introduce(&mut self, token: Option<&[u8]>, ids: Ids) -> bool {
-        let own = rustix::process::geteuid().as_raw();
         let certificate = self.stream.certificate();
         // Bytes that are not text cannot be a token.
         let token = token.map(|token| std::str::from_utf8(token).unwrap_or(""));
-        let proof = match (token, certificate.as_deref(), self.stream.peer_uid()) {
+        let proof = match (token, certificate.as_deref(), self.stream.peer()) {
             (Some(token), _, _) => Proof::Token(token),
             (None, Some(name), _) => Proof::Certificate(name),
-            (None, None, Some(uid)) => Proof::Peer { uid, own },
+            (None, None, Some(UnixPeer { uid, own })) => Proof::Peer { uid, own },
             (None, None, None) => Proof::Nothing,
         };
         match self.shared.auth.caller(proof, Arc::clone(&self.session.address)) {
