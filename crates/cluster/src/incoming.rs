@@ -238,7 +238,7 @@ impl Reading<'_> {
                     }
                 }
                 LinkFrame::Note(note) => {
-                    self.shell.noted(&self.other.sender, self.accepted, note);
+                    self.shell.noted(&self.other.sender, self.accepted, &note);
                 }
                 frame => return Err(format!("a frame {} came late", frame.kind().name())),
             }

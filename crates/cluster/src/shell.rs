@@ -493,13 +493,13 @@ impl Shell {
     }
 
     /// A peer said something of itself.
-    pub(crate) fn noted(&self, from: &Sender, link: &Accepted, note: Bytes) {
+    pub(crate) fn noted(&self, from: &Sender, link: &Accepted, note: &[u8]) {
         let mut state = lock(&self.state);
         let Some(peer) = state.peers.get_mut(&from.node) else { return };
         if peer.incoming.as_ref().is_none_or(|coming| coming.generation != link.generation) {
             return;
         }
-        peer.note = Some(Bytes::copy_from_slice(&note));
+        peer.note = Some(Bytes::copy_from_slice(note));
         drop(state);
         self.peers.send_modify(|version| *version += 1);
     }

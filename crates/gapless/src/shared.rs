@@ -5,20 +5,19 @@
 //! how it stops. `shared/control.rs` runs the machine that decides who owns the journal,
 //! `shared/turn.rs` is serving it, `shared/view.rs` what nodes say of themselves and show.
 
+mod clock;
 mod control;
 mod turn;
 mod view;
 
-use std::future::Future;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use gapless_broker::{Broker, BrokerOptions};
 use gapless_cluster::{Cluster, ForwardedClient};
 use gapless_protocol::link::{ClientApi, LinkClient};
-use gapless_server::forward::{Dial, Duplex, ForwardedFrom, Routes, Target};
+use gapless_server::forward::{Dial, Dialled, Duplex, ForwardedFrom, Routes, Target};
 use gapless_server::http::{HttpGate, HttpListener, HttpOptions, Node};
 use gapless_server::native::{NativeFront, NativeOptions};
 use serde_json::json;
@@ -71,11 +70,7 @@ pub(crate) fn is_asked_for(config: &Config, place: Option<&Place>) -> Result<boo
 struct Dialler(Weak<Cluster>);
 
 impl Dial for Dialler {
-    fn dial(
-        &self,
-        node: &str,
-        client: LinkClient,
-    ) -> Pin<Box<dyn Future<Output = Result<Box<dyn Duplex>, String>> + Send + '_>> {
+    fn dial(&self, node: &str, client: LinkClient) -> Dialled<'_> {
         let node = node.to_owned();
         Box::pin(async move {
             let gone = || "this node has left the cluster".to_owned();

@@ -24,8 +24,8 @@ use crate::native::NativeGate;
 pub const COPY_BYTES: usize = 16 * 1024;
 /// Connections to the owner that are being made at the same time.
 const DIALS_MAX: usize = 16;
-/// How long a connection waits before it tries an owner again that could not be reached.
-const DIAL_PAUSE: Duration = Duration::from_millis(50);
+/// How long a connection waits before it tries an owner again that could not be reached, or that ends.
+const DIAL_PAUSE: Duration = Duration::from_millis(20);
 /// How long a client may take the last bytes of an owner that ended its connection.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
@@ -70,14 +70,13 @@ pub(crate) struct Routed {
     pub(crate) target: Target,
 }
 
+/// A connection that is being made, or why there is none.
+pub type Dialled<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Duplex>, String>> + Send + 'a>>;
+
 /// Connects to another node for a client.
 pub trait Dial: Send + Sync + 'static {
     /// A connection that carries this client to the node of this name; why there is none.
-    fn dial(
-        &self,
-        node: &str,
-        client: LinkClient,
-    ) -> Pin<Box<dyn Future<Output = Result<Box<dyn Duplex>, String>> + Send + '_>>;
+    fn dial(&self, node: &str, client: LinkClient) -> Dialled<'_>;
 }
 
 /// Where connections go now. Clones share it.
@@ -135,9 +134,15 @@ impl Routes {
         !matches!(self.0.routed.borrow().target, Target::Nowhere)
     }
 
-    /// How long a connection waits for an owner.
-    pub(crate) fn wait(&self) -> Duration {
-        self.0.wait
+    /// Until when a connection that comes now waits for an owner.
+    pub(crate) fn until(&self) -> Instant {
+        Instant::now() + self.0.wait
+    }
+
+    /// Waits a moment for what is about to change; `false` if the time is over.
+    pub(crate) async fn pause(&self, until: Instant) -> bool {
+        tokio::time::sleep(DIAL_PAUSE).await;
+        Instant::now() < until
     }
 
     /// The way of a connection of this client, when there is one; made anew for each try.
@@ -165,7 +170,7 @@ impl Routes {
                     Ok(owner) => return Way::There(Passed { owner, turn: found.turn }),
                     Err(why) => {
                         tracing::debug!(node, why, "a client cannot be forwarded yet");
-                        tokio::time::sleep(DIAL_PAUSE).await;
+                        self.pause(until).await;
                     }
                 }
             }
@@ -266,11 +271,7 @@ mod tests {
     struct Owners(Arc<Mutex<Vec<(String, LinkClient, DuplexStream)>>>);
 
     impl Dial for Owners {
-        fn dial(
-            &self,
-            node: &str,
-            client: LinkClient,
-        ) -> Pin<Box<dyn Future<Output = Result<Box<dyn Duplex>, String>> + Send + '_>> {
+        fn dial(&self, node: &str, client: LinkClient) -> Dialled<'_> {
             let (ours, theirs) = duplex(64);
             self.0.lock().unwrap().push((node.to_owned(), client, theirs));
             Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
@@ -292,7 +293,7 @@ mod tests {
     }
 
     async fn passed(routes: &Routes) -> Passed {
-        let until = Instant::now() + routes.wait();
+        let until = routes.until();
         match routes.way(ClientApi::Native, &from(), until).await {
             Ok(Way::There(passed)) => passed,
             _ => panic!("there is an owner elsewhere"),
@@ -303,7 +304,7 @@ mod tests {
     async fn f1_a_connection_waits_a_bounded_time_for_an_owner() {
         let owners = Owners::default();
         let routes = routes(&owners);
-        let until = Instant::now() + routes.wait();
+        let until = routes.until();
         let way = routes.way(ClientApi::Http, &from(), until).await;
         assert_eq!(way.err(), Some(NoOwner));
         assert_eq!(Instant::now(), until);

@@ -70,9 +70,8 @@ enum ClusterCommand {
     },
     /// Let the node leave the cluster: it sends what waits, says goodbye and goes on alone; one that
     /// shares its store hands over what it owns, and ends
-    #[command(
-        after_help = "Examples:\n  gapless cluster leave --server 10.0.0.3:4281\n  gapless cluster leave --node c     of nodes that share a store"
-    )]
+    #[command(after_help = "Examples:\n  gapless cluster leave --server 10.0.0.3:4281\n  gapless \
+                      cluster leave --node c     of nodes that share a store")]
     Leave {
         /// Which node, if nodes share a store
         #[arg(long, value_name = "NAME")]

@@ -19,9 +19,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::Fronts;
 use super::turn::{NotServed, Parts, Turn};
 use super::view::{self, Figures, Heard, Leave, View};
+use super::{Fronts, clock};
 use crate::config::Config;
 use crate::engine::Place;
 use crate::exit::Failure;
@@ -80,7 +80,7 @@ impl Control {
         let alone = config.text("cluster.join").is_empty();
         let first_wait = if alone { Duration::ZERO } else { FIRST_WAIT };
         let rules = OwnerConfig { beat, takeover, settle: SETTLE, first_wait, rest: REST };
-        let began = Instant::now();
+        let began = clock::now();
         let me = (fronts.cluster.node().clone(), fronts.cluster.status().incarnation);
         let leave = Arc::<Mutex<Leave>>::default();
         let view = Arc::new(View::new(&fronts.cluster, &asked, &leave));
@@ -177,13 +177,13 @@ impl Control {
                 self.working
                     .spawn(async move { Outcome::Opened(Box::new(Turn::open(parts).await)) });
             }
-            Some(Act::Confirm) => self.confirm_at = Instant::now(),
+            Some(Act::Confirm) => self.confirm_at = clock::now(),
             Some(Act::Close { to }) => self.hand_over(to.as_ref(), fronts),
             None => {}
         }
         if self.machine.stage() == Stage::Serving
             && !self.confirming
-            && self.confirm_at <= Instant::now()
+            && self.confirm_at <= clock::now()
         {
             self.confirm();
         }
@@ -211,7 +211,7 @@ impl Control {
         let Some(turn) = &self.turn else { return };
         self.confirming = true;
         let (beat, _) = self.place.spans();
-        self.confirm_at = Instant::now() + beat;
+        self.confirm_at = clock::now() + beat;
         let (broker, store, me) =
             (turn.broker.clone(), self.parts.store.clone(), self.me.0.to_string());
         self.working.spawn_blocking(move || {
@@ -236,7 +236,7 @@ impl Control {
             Outcome::Confirmed { fenced, confirmed } => {
                 self.confirming = false;
                 if confirmed && self.turn.is_some() {
-                    self.confirmed = Instant::now();
+                    self.confirmed = clock::now();
                     self.machine.confirmed(now);
                 }
                 if fenced {
@@ -283,7 +283,7 @@ impl Control {
         metrics::gauge!("gapless_journal_opening_seconds").set(turn.opening.as_secs_f64());
         self.machine.opened(now, term);
         self.turn = Some(turn);
-        (self.confirmed, self.confirm_at) = (Instant::now(), Instant::now());
+        (self.confirmed, self.confirm_at) = (clock::now(), clock::now());
     }
 
     /// Another node owns the journal.
@@ -321,7 +321,7 @@ impl Control {
         let (http, store) = (fronts.http.clone(), self.parts.store.clone());
         let me = self.me.0.to_string();
         self.working.spawn(async move {
-            let began = Instant::now();
+            let began = clock::now();
             let whole = turn.close(http, (store, me)).await;
             tracing::info!(whole, took = ?began.elapsed(), "the journal is closed");
             Outcome::Closed
@@ -360,7 +360,7 @@ impl Control {
         }
         let due = self.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY);
         if due {
-            self.told_at = Some(Instant::now());
+            self.told_at = Some(clock::now());
             let waiting = self.turn.as_ref().map(|turn| turn.broker.journal_stats().waiting_bytes);
             self.figures.waiting_bytes = waiting.unwrap_or_default();
             let confirmed = self.turn.as_ref().map(|_| self.confirmed.elapsed().as_millis());

@@ -1,7 +1,7 @@
 //! The time in which a node owns the journal: its broker, and all that serves it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless_broker::{Broker, BrokerOpenError, BrokerOptions, Spread};
 use gapless_engine::Store;
@@ -13,6 +13,7 @@ use gapless_server::native::{NativeGate, NativeListener, NativeOptions};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
+use super::clock;
 use crate::cmd::outbox_run::Beside;
 use crate::cmd::serve::{keep_auth, lead_jobs, open_auth, tell_opened};
 use crate::config::Config;
@@ -59,7 +60,7 @@ pub(super) struct Parts {
 impl Turn {
     /// Takes the journal over, and makes all that serves it.
     pub(super) async fn open(parts: Parts) -> Result<Self, NotServed> {
-        let began = Instant::now();
+        let began = clock::now();
         let (store, options) = (parts.store.clone(), parts.options.clone());
         let opened = tokio::task::spawn_blocking(move || engine::open_on(&store, options)).await;
         let broker = match opened {

@@ -18,9 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gapless_client::{
-    Backoff, Client, ConnectOptions, Event, From, Message, TopicName, TopicSettings,
-};
+use gapless_client::{Backoff, Client, ConnectOptions, Event, From, Message, TopicName};
 use serde_json::Value;
 use tempfile::TempDir;
 

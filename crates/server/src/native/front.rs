@@ -12,7 +12,7 @@ use gapless_protocol::{ErrorCode, FrameLimit, Ids, Verb};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::ListenerError;
 use crate::answers::error;
@@ -24,9 +24,6 @@ use crate::session::stream::Stream;
 
 /// How long a client that is refused may take to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// How long a connection waits that the owner on this node did not take any more.
-const GIVE_PAUSE: Duration = Duration::from_millis(20);
 
 /// An open native listener that serves nothing itself.
 pub struct NativeFront {
@@ -140,7 +137,7 @@ async fn serve(front: &Front, stream: Stream, address: String) {
     let mut held = Some((place, permit));
     let (certificate, peer) = (stream.certificate(), stream.peer());
     let from = ForwardedFrom { address, certificate, peer };
-    let until = Instant::now() + front.routes.wait();
+    let until = front.routes.until();
     loop {
         match front.routes.way(ClientApi::Native, &from, until).await {
             Ok(Way::Here(gate)) => {
@@ -151,7 +148,7 @@ async fn serve(front: &Front, stream: Stream, address: String) {
                     Err(back) => stream = back,
                 }
                 // It closes: soon there is another way.
-                tokio::time::sleep(GIVE_PAUSE).await;
+                front.routes.pause(until).await;
             }
             Ok(Way::There(passed)) => return front.routes.pass(stream.into_bytes(), passed).await,
             Err(none) => {

@@ -40,8 +40,6 @@ const OF_CONNECTION: [HeaderName; 6] = [
     header::TRAILER,
     header::TRANSFER_ENCODING,
 ];
-/// How long a request waits that finds the owner on this node about to open or to close.
-const HERE_PAUSE: Duration = Duration::from_millis(20);
 /// How long after an answer the connection to the owner may take to be of use again.
 const READY_WAIT: Duration = Duration::from_millis(5);
 
@@ -142,7 +140,7 @@ impl Front {
             certificate: certificate.map(|certificate| certificate.0.clone()),
             peer: None,
         };
-        let until = Instant::now() + self.routes.wait();
+        let until = self.routes.until();
         let to_client = request
             .headers()
             .contains_key(header::UPGRADE)
@@ -166,12 +164,17 @@ impl Front {
                     upstream.put(sender);
                     return self.answered(answer, to_client);
                 }
-                Err(mut failed) => match failed.take_message() {
-                    // Nothing of it was sent.
-                    Some(back) if Instant::now() < until => request = back,
-                    Some(_) => return no_owner().into_response(),
-                    None => return broken(&method, failed.error()).into_response(),
-                },
+                Err(mut failed) => {
+                    // Only what was not sent at all is sent again.
+                    let Some(back) = failed.take_message() else {
+                        return broken(&method, failed.error()).into_response();
+                    };
+                    drop(failed);
+                    request = back;
+                    if !self.routes.pause(until).await {
+                        return no_owner().into_response();
+                    }
+                }
             }
         }
     }
@@ -206,10 +209,9 @@ impl Front {
                     if let Some(serving) = all {
                         return Ok(Connected::Here(serving.router));
                     }
-                    if Instant::now() >= until {
+                    if !self.routes.pause(until).await {
                         return Err(no_owner());
                     }
-                    tokio::time::sleep(HERE_PAUSE).await;
                     continue;
                 }
             };
