@@ -1,7 +1,7 @@
 //! Connections of a node that does not own the journal: where they go, and how their bytes get there
 //! (`docs/adr/0018`).
 //!
-//! [`Routes`] has where that is now; whoever decides it says so. A connection waits a bounded time
+//! [`Routes`] has where that is now; the owner of the node says so. A connection waits a bounded time
 //! for an owner. One that is passed on has a buffer of fixed size each way, which counts in the memory of
 //! all connections, and ends when the owner changes: what it said then is for no other.
 //!
@@ -145,7 +145,7 @@ impl Routes {
         Instant::now() < until
     }
 
-    /// The way of a connection of this client, when there is one; made anew for each try.
+    /// The way of a connection of this client, when there is one; a new one for each try.
     pub(crate) async fn way(
         &self,
         api: ClientApi,

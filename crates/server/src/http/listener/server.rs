@@ -258,7 +258,7 @@ impl HttpListener {
     ) -> Result<Self, ListenerError> {
         let auth = Auth::open_to_all(node.broker)?;
         let streams = Arc::new(Semaphore::new(options.streams_max));
-        // It serves no stream; whoever would wait for its end is not there.
+        // It serves no stream, so nothing waits for its end.
         let closing = watch::channel(false).1;
         let shared = Shared {
             since: node.broker.now(),
