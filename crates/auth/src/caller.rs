@@ -122,8 +122,8 @@ impl Caller {
         }
     }
 
-    /// Whether it may use an area of the server: `server`, `clients`, `clients.close`, `auth` or
-    /// `cluster`.
+    /// Whether it may use an area of the server: `server`, `clients`, `clients.close`, `auth`, `cluster`
+    /// or `backup`.
     ///
     /// # Errors
     /// When it may not.

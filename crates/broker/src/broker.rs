@@ -16,7 +16,8 @@ use gapless_journal::fs::{DiskFs, Fs};
 use gapless_journal::layout::Folder;
 use gapless_journal::log::AppendError;
 use gapless_journal::{
-    Failure, Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts, Ticket,
+    Failure, Journal, JournalOptions, JournalStats, OPEN_FILES_MAX, Opened, Parts, Snapshot,
+    SnapshotError, Ticket,
 };
 
 use crate::clock::{Clock, SystemClock, random_epoch, random_secret};
@@ -345,6 +346,15 @@ impl Broker {
         let _one_at_a_time = lock(&self.inner.keeping);
         self.inner.journal.seal(&***self.inner, self.inner.clock.now())?;
         Ok(())
+    }
+
+    /// A consistent state of the store, whose files stay while it is held. Publishing goes on.
+    ///
+    /// # Errors
+    /// Says why there is none; the store is as it was.
+    pub fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        let _one_at_a_time = lock(&self.inner.keeping);
+        self.inner.journal.snapshot(&***self.inner, self.inner.clock.now())
     }
 
     /// Frees the disk of everything dead, superseded messages included, now. The broker does so by

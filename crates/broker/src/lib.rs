@@ -57,12 +57,16 @@ pub use gapless_core::{DeadLetter, GroupTotals, LetterFilter, Token, TokenError}
 pub use gapless_core::{
     Delivered, DeliveredRef, GapNotice, GroupDoing, GroupInfo, MemberInfo, TopicInfo,
 };
-pub use gapless_journal::{FlushTimes, JournalOptions, JournalStats, Opened, ReadError, checksum};
+pub use gapless_journal::blobs::BlobError;
+pub use gapless_journal::{
+    FlushTimes, JournalOptions, JournalStats, Opened, ReadError, Snapshot, SnapshotError, Sum,
+    checksum, sum_of,
+};
 pub use group::admin::Join;
 pub use group::dead_letters::{LETTERS_MAX, Redriven};
 pub use group::member::{AckOutcome, Acking, Extended, Handed, Leased, Member, MemberHandle};
 pub use keep::rebuild::{Recovered, rebuild};
-pub use keep::recover::rehearse;
+pub use keep::recover::{check_snapshot, rehearse};
 pub use limits::Limits;
 pub use publish::{Atomic, Publishing};
 pub use read::delivery::{Delivery, Messages};

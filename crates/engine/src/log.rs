@@ -59,7 +59,7 @@ impl ObjectLog {
         self.remote.path(&self.folder, &name(number))
     }
 
-    fn io(&self, doing: &'static str) -> impl FnOnce(Trouble) -> LogError {
+    pub(crate) fn io(&self, doing: &'static str) -> impl FnOnce(Trouble) -> LogError {
         let place = format!("{:?}/{}", self.remote, self.folder);
         move |trouble| LogError::Io { doing, place, source: trouble.into_io() }
     }
@@ -145,23 +145,27 @@ impl ObjectLog {
         Ok(())
     }
 
+    /// Reads what is needed of these neighbouring objects; tells which is the first.
+    pub(crate) fn read_needed(&self, run: &[u64], floor: Floor) -> Result<(usize, Past), LogError> {
+        let start = self.first_needed(run, floor.first_needed)?;
+        let mut past = Past::new(floor);
+        self.read(&run[start..], &mut past)?;
+        match past.found.front() {
+            Some(first) if first.first > floor.first_needed => Err(LogError::Damaged {
+                place: format!("{}/{}", self.folder, name(first.number - 1)),
+                lsn: floor.first_needed,
+                why: format!("it is missing: the log begins at frame {}", first.first),
+            }),
+            _ => Ok((start, past)),
+        }
+    }
+
     /// Tries to become the owner: `None` if another appended meanwhile.
     fn try_take_over(&self, floor: Floor) -> Result<Option<TakeOver>, LogError> {
         let checked = self.remote.time.now();
         let numbers = self.remote.retry(|| self.numbers_after(None)).map_err(self.io("list"))?;
         let run = last_run(&numbers);
-        let start = self.first_needed(run, floor.first_needed)?;
-        let mut past = Past::new(floor);
-        self.read(&run[start..], &mut past)?;
-        if let Some(first) = past.found.front()
-            && first.first > floor.first_needed
-        {
-            return Err(LogError::Damaged {
-                place: format!("{}/{}", self.folder, name(first.number - 1)),
-                lsn: floor.first_needed,
-                why: format!("it is missing: the log begins at frame {}", first.first),
-            });
-        }
+        let (start, past) = self.read_needed(run, floor)?;
         let newest = run.last().copied().unwrap_or(0);
         let skipped = numbers.iter().copied().filter(|number| *number < newest);
         let useless = skipped.filter(|number| !run[start..].contains(number)).collect();
@@ -203,15 +207,15 @@ impl ObjectLog {
         for number in first_own..=writer.number() {
             past.found.push_back(Found { number, first: next });
         }
-        writer.begin(next, past.found);
+        writer.begin(next, std::mem::take(&mut past.found));
         // One that outran the owner did not know which frame comes next.
         if raced && !matches!(writer.take_place(next), Placed::Done) {
             return Ok(None);
         }
         writer.forget(useless);
-        past.frames.retain(|(lsn, _)| *lsn >= floor.first_needed);
-        let first = past.frames.first().map_or(next, |(lsn, _)| *lsn);
-        let reader = Reader { first, frames: past.frames };
+        let frames = past.into_frames(floor.first_needed);
+        let first = frames.first().map_or(next, |(lsn, _)| *lsn);
+        let reader = Reader { first, frames };
         Ok(Some(TakeOver {
             writer: Box::new(writer),
             reader: Box::new(reader),
@@ -277,7 +281,7 @@ impl Log for ObjectLog {
 
 /// What was read of a log.
 #[derive(Debug)]
-struct Past {
+pub(crate) struct Past {
     found: VecDeque<Found>,
     frames: Vec<(Lsn, Bytes)>,
     /// The number of the frame after the last one.
@@ -288,6 +292,12 @@ struct Past {
 impl Past {
     fn new(floor: Floor) -> Self {
         Self { found: VecDeque::new(), frames: Vec::new(), end: floor.first_needed, term: 0 }
+    }
+
+    /// The frames from this one on.
+    pub(crate) fn into_frames(mut self, first: Lsn) -> Vec<(Lsn, Bytes)> {
+        self.frames.retain(|(lsn, _)| *lsn >= first);
+        self.frames
     }
 
     /// Adds an object, or says what is wrong with it there.

@@ -106,7 +106,7 @@ impl Trouble {
 }
 
 /// An error with what is behind it, on one line.
-fn told(error: &dyn std::error::Error) -> String {
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {

@@ -22,7 +22,9 @@ use crate::place;
 use crate::remote::{Remote, Spans, Trouble};
 
 /// The object that says what a store is.
-const ROOT_NAME: &str = "gapless.json";
+pub(crate) const ROOT_NAME: &str = "gapless.json";
+/// The member of it that a backup has.
+const BACKUP: &str = "backup";
 /// The version of how a store is laid out.
 const FORMAT: u64 = 1;
 /// The object that the owner of a journal writes now and then.
@@ -107,6 +109,12 @@ pub enum StoreError {
         place: String,
         /// What is wrong.
         why: String,
+    },
+    /// It is a backup.
+    #[error("{place} is a backup, and a server would change it; restore it: gapless restore")]
+    IsBackup {
+        /// Where.
+        place: String,
     },
     /// The cache cannot be made.
     #[error("the cache {folder} cannot be used: {source}", folder = folder.display())]
@@ -277,12 +285,23 @@ impl Watch {
 }
 
 /// The folder of a journal.
-fn folder(journal: u16) -> String {
+pub(crate) fn folder(journal: u16) -> String {
     format!("j/{journal:04}")
 }
 
 pub(crate) fn unreachable(remote: &Remote, trouble: Trouble) -> StoreError {
     StoreError::Unreachable { place: format!("{remote:?}"), why: trouble.into_io().to_string() }
+}
+
+/// What the root of a backup says.
+pub(crate) fn root_of_backup() -> String {
+    serde_json::json!({ "format": FORMAT, "journals": 1, BACKUP: true }).to_string()
+}
+
+/// Whether this is the root of a backup.
+pub(crate) fn is_backup(root: &[u8]) -> bool {
+    let root: Option<serde_json::Value> = serde_json::from_slice(root).ok();
+    root.is_some_and(|root| root[BACKUP].as_bool() == Some(true))
 }
 
 /// Makes the object that says what the store is, or checks the one that is there.
@@ -305,6 +324,9 @@ fn make_root(remote: &Remote, journals: u16, create: bool) -> Result<(), StoreEr
     let strange = |why: String| StoreError::Format { place: format!("{remote:?}"), why };
     let root: serde_json::Value =
         serde_json::from_slice(&found).map_err(|error| strange(error.to_string()))?;
+    if root[BACKUP].as_bool() == Some(true) {
+        return Err(StoreError::IsBackup { place: format!("{remote:?}") });
+    }
     match (root["format"].as_u64(), root["journals"].as_u64()) {
         (Some(FORMAT), Some(found)) if found == u64::from(journals) => Ok(()),
         (Some(FORMAT), Some(found)) => Err(StoreError::Journals { found, wanted: journals }),

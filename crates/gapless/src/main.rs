@@ -7,6 +7,7 @@ mod cmd;
 mod complete;
 mod config;
 mod context;
+mod copying;
 #[cfg(test)]
 mod docs;
 mod engine;
@@ -131,6 +132,10 @@ fn run(command: Command, global: &Global, out: &mut Output) -> Done {
         Command::Token(options) => cmd::token::run(&options, global, out),
         Command::Auth(options) => cmd::auth::run(&options, global, out),
         Command::Doctor(options) => cmd::doctor::run(&options, &configuration(global)?, out),
+        Command::Backup(options) => cmd::backup::backup(&options, global, out),
+        Command::Restore(options) => cmd::backup::restore(&options, out),
+        Command::Verify(options) => cmd::backup::verify(&options, out),
+        Command::Store(options) => cmd::store::run(&options, global, out),
         Command::Torture(options) => cmd::torture::run(&options, out),
         Command::Bench(options) => cmd::bench::run(&options, global, out),
         Command::Config(options) => {

@@ -159,6 +159,7 @@ impl Inner {
         let mut tail = lock(&self.tail);
         for frame in written {
             tail.push_settled(frame);
+            self.pins.note(frame.lsn, &frame.bytes);
             self.stats.note_frame(frame.bytes.len());
         }
         drop(tail);

@@ -34,6 +34,7 @@ use crate::marks::{Marks, Turn, lock};
 use crate::open::JUMP_POSITIONS;
 use crate::options::JournalOptions;
 use crate::pacing::Pacing;
+use crate::pins::Pins;
 use crate::pool::{Pending, Pool};
 use crate::quiet::Quiet;
 use crate::tail::Tail;
@@ -97,6 +98,8 @@ pub(crate) struct Inner {
     pub(crate) manifest: Mutex<Manifest>,
     /// Blobs to be deleted as soon as the manifest that does not name them has its copy.
     pub(crate) unneeded: Mutex<Vec<String>>,
+    /// What snapshots hold. Locked inside `manifest` and `tail`.
+    pub(crate) pins: Arc<Pins>,
     /// Bytes of the newest checkpoint: a large one is not written often.
     pub(crate) checkpoint_bytes: AtomicU64,
     /// When the last segment was written, and how long that took.

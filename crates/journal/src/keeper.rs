@@ -237,7 +237,7 @@ impl Inner {
         }
     }
 
-    fn seal_to(
+    pub(crate) fn seal_to(
         &self,
         manifest: &mut Manifest,
         log_bytes: u64,
@@ -343,7 +343,7 @@ impl Inner {
     /// Deletes what no manifest names any more.
     pub(crate) fn delete_unneeded(&self) {
         let names = std::mem::take(&mut *lock(&self.unneeded));
-        names.iter().for_each(|name| delete(&*self.blobs, name));
+        self.pins.delete(&*self.blobs, names);
     }
 
     /// Tries again to give the manifest a copy, if something waits for it to be deleted.

@@ -116,7 +116,7 @@ impl Manifest {
     }
 
     /// Which frames of the log are the store's. `new` is the secret for one that has none yet.
-    pub(crate) fn marks(&self, new: Secret) -> FrameMarks {
+    pub fn marks(&self, new: Secret) -> FrameMarks {
         FrameMarks {
             secret: self.secret.unwrap_or(new),
             // Not the epoch itself; but clients are shown that, and can do this too.
@@ -177,8 +177,12 @@ impl Manifest {
 
     /// Reads the manifest of this name, whatever name it says it has.
     pub(crate) fn load_any(blobs: &dyn Blobs, name: &str) -> Result<Self, OpenError> {
-        let bytes = blobs.read(name)?;
-        Self::decode(&bytes).map_err(|fault| match fault {
+        Self::decode_as(name, &blobs.read(name)?)
+    }
+
+    /// The manifest of these bytes, which were found under this name.
+    pub(crate) fn decode_as(name: &str, bytes: &[u8]) -> Result<Self, OpenError> {
+        Self::decode(bytes).map_err(|fault| match fault {
             Fault::Damaged(why) => {
                 OpenError::Damaged { name: name.to_owned(), why: why.to_owned() }
             }
@@ -229,7 +233,7 @@ impl Manifest {
         self.jumps.drain(..old);
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_u64_le(MAGIC);
         out.put_u16_le(self.secret.map_or(1, |_| MANIFEST_VERSION));

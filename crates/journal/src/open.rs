@@ -225,6 +225,7 @@ impl Journal {
             jumps: manifest.jumps.clone(),
             manifest: Mutex::new(manifest),
             unneeded: Mutex::default(),
+            pins: Arc::default(),
             checkpoint_bytes: AtomicU64::new(0),
             sealed: Mutex::default(),
             unsealed: AtomicU64::new(0),

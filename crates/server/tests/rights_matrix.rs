@@ -288,6 +288,7 @@ fn requests() -> Vec<(&'static str, &'static str, Value)> {
         ("GET", "/v1/state/history", nothing.clone()),
         ("GET", "/v1/cluster", nothing.clone()),
         ("POST", "/v1/cluster/leave", nothing.clone()),
+        ("POST", "/v1/backups", nothing.clone()),
         ("PUT", "/v1/stream/s", json!([])),
         ("POST", "/v1/stream/s", json!("x")),
         ("GET", "/v1/stream/s", nothing.clone()),
@@ -331,6 +332,10 @@ fn more_requests() -> Vec<(&'static str, &'static str, Value)> {
         ("GET", "/v1/groups/g/dead-letters/1", Value::Null),
         ("DELETE", "/v1/groups/g/dead-letters/1", Value::Null),
         ("POST", "/topic/w/create", Value::Null),
+        ("GET", "/v1/backups/b/state", Value::Null),
+        ("GET", "/v1/backups/b/blobs/x", Value::Null),
+        ("GET", "/v1/backups/b/blobs/x/checksum", Value::Null),
+        ("DELETE", "/v1/backups/b", Value::Null),
         ("GET", "/topic/t/push?message=x", Value::Null),
     ]
 }

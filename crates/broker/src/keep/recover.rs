@@ -21,7 +21,7 @@ use gapless_core::{
 };
 use gapless_journal::blobs::BlobError;
 use gapless_journal::layout::Folder;
-use gapless_journal::{ItemWriter, Lsn, OpenError, Policy, Recover, State};
+use gapless_journal::{ItemWriter, Lsn, OpenError, Policy, Recover, Snapshot, State};
 
 use crate::broker::Inner;
 use crate::group::LiveGroup;
@@ -494,6 +494,17 @@ impl Recover for Recovering {
             Some(id) => Err(format!("the log names topic or group {id}, which is not there")),
         }
     }
+}
+
+/// Reads all of a snapshot and runs the replay of an opening over it; nothing is changed.
+///
+/// # Errors
+/// Says what is wrong first.
+pub fn check_snapshot(
+    snapshot: &Snapshot,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), OpenError> {
+    snapshot.check::<Recovering>(progress)
 }
 
 /// Runs the replay of an opening over a folder and changes nothing there: what it refuses,

@@ -1,6 +1,7 @@
 //! The words of the command line. Every command is a file here.
 
 pub(crate) mod auth;
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod client;
@@ -32,6 +33,7 @@ pub(crate) mod publish;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod stats;
+pub(crate) mod store;
 pub(crate) mod sub_group;
 pub(crate) mod subscribe;
 pub(crate) mod token;
@@ -237,6 +239,10 @@ pub(crate) enum Command {
     Token(token::TokenOptions),
     Auth(auth::AuthOptions),
     Doctor(doctor::DoctorOptions),
+    Backup(backup::BackupOptions),
+    Restore(backup::RestoreOptions),
+    Verify(backup::VerifyOptions),
+    Store(store::StoreOptions),
     Bench(bench::BenchOptions),
     Torture(torture::TortureOptions),
     Config(config::ConfigOptions),
@@ -254,6 +260,8 @@ impl Command {
                 | Self::Init(_)
                 | Self::Context(_)
                 | Self::Doctor(_)
+                | Self::Restore(_)
+                | Self::Verify(_)
                 | Self::Completions(_)
                 | Self::Man(_)
                 | Self::Torture(_)

@@ -4,6 +4,7 @@
 
 mod about;
 mod auth;
+mod backup;
 mod config;
 mod context;
 mod doctor;

@@ -111,6 +111,11 @@ impl Running {
         assert!(sent.expect("kill is there").success());
     }
 
+    /// Whether it has not ended yet.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_none()
+    }
+
     /// Writes to its stdin, and ends it.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let mut stdin = self.child.stdin.take().expect("stdin is a pipe");
@@ -226,8 +231,14 @@ impl Server {
 
     /// A server with settings as `--set` takes them.
     pub(crate) fn with(settings: &[&str]) -> Self {
+        Self::over(settings, |_| {})
+    }
+
+    /// A server on a data folder that is filled before.
+    pub(crate) fn over(settings: &[&str], fill: impl FnOnce(&str)) -> Self {
         let folder = tempfile::Builder::new().prefix("gl").tempdir().expect("a folder");
         let settings: Vec<String> = settings.iter().map(|each| (*each).to_owned()).collect();
+        fill(folder.path().join("data").to_str().expect("a name"));
         let (running, address, http) = Self::spawn(folder.path(), &settings);
         Self { folder, settings, running, address, http }
     }

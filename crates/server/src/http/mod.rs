@@ -5,6 +5,7 @@
 //! `values/problem`. Nothing here holds a rule: handlers parse, call the broker, and answer.
 
 mod access;
+mod backups;
 mod clients;
 mod durable;
 pub(crate) mod follow;

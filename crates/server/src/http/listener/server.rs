@@ -46,7 +46,7 @@ use crate::http::values::problem;
 use crate::http::values::problem::Problem;
 use crate::http::watch::requests::Requests;
 use crate::http::watch::{health, metrics};
-use crate::http::{clients, durable, follow, groups, jobs, page, topics};
+use crate::http::{backups, clients, durable, follow, groups, jobs, page, topics};
 use crate::native::NativeListener;
 use crate::session::sessions::{Counted, count_connections};
 use crate::session::sockets;
@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     /// Members of groups, which live between requests.
     pub(crate) members: groups::Members,
+    /// Snapshots that are held for those who copy the store.
+    pub(crate) backups: backups::Backups,
     /// The streams of the Durable Streams protocol.
     pub(crate) durable: durable::Streams,
     /// How many publishes of one message wait for their durability.
@@ -118,6 +120,11 @@ impl Shared {
     /// Resolves when the listener is closing; streams end then.
     pub(crate) async fn closed(&self) {
         closed(self.closing.clone()).await;
+    }
+
+    /// The same, for a task that does not hold this.
+    pub(crate) fn closed_later(&self) -> impl Future<Output = ()> + Send + use<> {
+        closed(self.closing.clone())
     }
 }
 
@@ -390,6 +397,7 @@ impl HttpListener {
                 closing.clone(),
             ),
             members: groups::Members::new(since),
+            backups: backups::Backups::default(),
             durable: durable::Streams::open(&broker),
             publishing: AtomicUsize::new(0),
             jobs: self.jobs.take(),
@@ -506,6 +514,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(clients::routes())
         .merge(jobs::routes())
         .merge(health::routes())
+        .merge(backups::routes())
         .merge(durable::routes())
         .merge(login::routes())
         .merge(page::routes())
