@@ -72,7 +72,7 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
     let deliver = format!("rights: live 1 → 1, {}", size_name(size));
     run.alternate((&deliver, rounds), both(), |run, contender| {
         let stage = run.stage(contender)?;
-        let measured = live::deliver(&stage, contender, (1, 1), time)?;
+        let measured = live::deliver(&stage, contender, (1, 1, size), time)?;
         run.add("rights", (&deliver, Counts::PerSecond), contender, measured);
         Ok(())
     })

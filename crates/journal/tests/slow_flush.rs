@@ -43,7 +43,8 @@ fn warnings(slow_flush: Duration) -> usize {
     let count = Arc::new(AtomicUsize::new(0));
     tracing::subscriber::with_default(Warnings(Arc::clone(&count)), || {
         let options = JournalOptions { slow_flush, ..JournalOptions::small() };
-        let store = try_open_with(&folder(&FaultyFs::new(1)), options, false).unwrap();
+        let opened = try_open_with(&folder(&FaultyFs::new(1)), options, false);
+        let store = opened.expect("the store opens");
         for _ in 0..3 {
             store.publish(1, Message::new("x"));
         }

@@ -132,7 +132,7 @@ fn a_journal_is_given_to_the_preferred_node_once_it_is_linked_for_a_while() {
 fn a_gift_counts_once() {
     let (mut machine, other) = machine(true);
     let given = OwnerNote { given: Some(machine.me.clone()), ..note(Stage::Away, 4) };
-    links(&mut machine, 1000, &other, given.clone());
+    links(&mut machine, 1000, &other, given);
     assert_eq!(machine.step(at(1000)), Some(Act::Open));
     machine.opened(at(1100), 5);
     machine.fenced();

@@ -62,7 +62,7 @@ pub(super) struct Control {
 
 /// What came of something that took long.
 enum Outcome {
-    Looked(Watch, Option<Sign>),
+    Looked(Box<Watch>, Option<Sign>),
     Opened(Box<Result<Turn, NotServed>>),
     Closed,
     Confirmed { fenced: bool, confirmed: bool },
@@ -202,7 +202,7 @@ impl Control {
                     None
                 }
             };
-            Outcome::Looked(watch, sign)
+            Outcome::Looked(Box::new(watch), sign)
         });
     }
 
@@ -228,7 +228,7 @@ impl Control {
         let now = self.now();
         match outcome {
             Outcome::Looked(watch, sign) => {
-                self.watch = Some(watch);
+                self.watch = Some(*watch);
                 self.machine.looked(now, sign);
             }
             Outcome::Opened(opened) => self.opened(*opened, fronts).await,

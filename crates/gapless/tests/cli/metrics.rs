@@ -104,7 +104,7 @@ fn the_servers_own_subscriptions_and_topics_are_not_counted() {
     server.run(&["pub", "orders", "first", "--create"]).ok();
     // A dead letter makes a topic of the server's own.
     server.run(&["group", "create", "g", "orders", "--attempts", "1", "--from", "beginning"]).ok();
-    let fetched = server.http_post("/v1/groups/g/fetch?max=1", "");
+    let fetched = server.http_post("/v1/groups/g/fetch?max=1&wait_ms=10000", "");
     let lease = serde_json::from_str::<serde_json::Value>(&fetched.1).expect("JSON");
     let lease = &lease["messages"][0]["lease"];
     let said = serde_json::json!({ "leases": [lease] }).to_string();

@@ -149,7 +149,7 @@ fn the_trace_of_an_http_request_goes_with_its_message_and_a_nack_is_a_failure() 
     let (_, message) = server.http_get_json("/v1/topics/orders/messages/1");
     assert_eq!(message["headers"]["traceparent"], PARENT, "{message}");
     server.run(&["group", "create", "g", "orders", "--from", "beginning"]).ok();
-    let (_, fetched) = server.http_post("/v1/groups/g/fetch?max=1", "");
+    let (_, fetched) = server.http_post("/v1/groups/g/fetch?max=1&wait_ms=10000", "");
     let fetched: Value = serde_json::from_str(&fetched).expect("JSON");
     let said = serde_json::json!({ "leases": [fetched["messages"][0]["lease"]] }).to_string();
     assert_eq!(server.http_post("/v1/groups/g/nack", &said).0, 200);

@@ -285,6 +285,7 @@ impl HttpListener {
             durable: durable::Streams::open(node.broker),
             publishing: AtomicUsize::new(0),
             jobs: None,
+            backups: backups::Backups::default(),
             broker: node.broker.clone(),
             auth,
             secure: options.tls.is_some(),
