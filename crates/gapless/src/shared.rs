@@ -205,6 +205,9 @@ impl Fronts {
                 out.line(format_args!("  http    {http}"))?;
             }
             out.line(format_args!("  node    {node} at {address}"))?;
+            if !out.quiet {
+                out.line("Stop it with Ctrl-C; see: gapless cluster journals")?;
+            }
         }
         out.flush()?;
         supervisor::notify(supervisor::READY);

@@ -313,7 +313,7 @@ fn f1_every_node_answers_as_the_owner_does_and_for_itself_where_it_is_asked_abou
     };
     let (status, body) = post(&one.http, "Content-Length: 6\r\n", "second");
     assert_eq!(status, 201, "{body}");
-    let pieces = "6\r\n{\"text\r\nb\r\n\": \"third\"}\n\r\n0\r\n\r\n";
+    let pieces = "6\r\n{\"text\r\nc\r\n\": \"third\"}\n\r\n0\r\n\r\n";
     let lines = "Transfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n";
     let (status, body) = post(&two.http, lines, pieces);
     assert_eq!(status, 200, "{body}");

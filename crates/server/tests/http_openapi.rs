@@ -231,6 +231,10 @@ fn every_operation_answers_its_examples_as_it_is_described() {
                 // Needs the recorder of the whole process; the next test has it.
                 continue;
             }
+            if operation.path == "/v1/clients/{session}" {
+                // Its number is known only while a client is there; the tests of the page close one.
+                continue;
+            }
             let answer = server.send(&request);
             let status = answer.status();
             assert!(status < 300, "{what} answers {status}: {}", answer.text());

@@ -54,8 +54,8 @@ pub(crate) struct Sampler {
 #[derive(Default)]
 struct Looks {
     viewers: usize,
-    /// When the state was last asked for, by the broker's clock.
-    last: Duration,
+    /// When the state was last asked for, by the broker's clock; never so far if there is nothing.
+    last: Option<Duration>,
 }
 
 /// A viewer of the state, until it is dropped.
@@ -76,7 +76,7 @@ impl Drop for Viewer {
     fn drop(&mut self) {
         let mut looks = self.sampler.looks();
         looks.viewers -= 1;
-        looks.last = self.sampler.broker.monotonic();
+        looks.last = Some(self.sampler.broker.monotonic());
     }
 }
 
@@ -162,7 +162,7 @@ impl Sampler {
     }
 
     fn looked(&self) {
-        self.looks().last = self.broker.monotonic();
+        self.looks().last = Some(self.broker.monotonic());
         self.wake.notify_one();
     }
 
@@ -220,8 +220,8 @@ impl Sampler {
     /// Whether there are viewers, or were a short while ago.
     fn is_looked_at(&self) -> bool {
         let looks = self.looks();
-        let away = self.broker.monotonic().saturating_sub(looks.last);
-        looks.viewers > 0 || away < self.linger
+        let away = looks.last.map(|last| self.broker.monotonic().saturating_sub(last));
+        looks.viewers > 0 || away.is_some_and(|away| away < self.linger)
     }
 
     fn tick(&self) -> Duration {
