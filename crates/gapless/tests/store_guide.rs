@@ -19,9 +19,13 @@ fn the_guide_to_stores_works_as_written() {
         ["5381", "5382", "5481", "5482", "5483", "5471", "5472", "5473", "5491", "5492", "5493"];
     // All are held until all are chosen, so that none is chosen twice.
     let listeners = ports.map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    for (port, listener) in ports.iter().zip(&listeners) {
+    // By way of names, since a free port may have digits of another port in it.
+    for (at, port) in ports.iter().enumerate() {
+        steps = steps.replace(port, &format!("<port {at}>"));
+    }
+    for (at, listener) in listeners.iter().enumerate() {
         let free = listener.local_addr().expect("an address").port().to_string();
-        steps = steps.replace(port, &free);
+        steps = steps.replace(&format!("<port {at}>"), &free);
     }
     drop(listeners);
     let folder = tempfile::tempdir().expect("a folder");

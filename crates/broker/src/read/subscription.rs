@@ -262,7 +262,7 @@ impl Subscription {
                 let add = |to: &AtomicU64, more: u64| {
                     to.store(to.load(Ordering::Relaxed) + more, Ordering::Relaxed);
                 };
-                let count = messages.count() as u64;
+                let count = messages.handed_out();
                 add(&self.shared.delivered_bytes, bytes);
                 add(&self.shared.delivered_messages, count);
                 self.count_out(messages, count);
