@@ -9,7 +9,7 @@
 //! Where things are: `plan` draws sizes and frequencies, `workload` publishes, `admin` makes
 //! and follows topics, `hook` does things within a flush, `crash` ends and reopens; `model`
 //! and `decide` say what must be, `follower` and `checks` compare; `run` is the whole of it;
-//! `members` is a world of its own, about groups, and `cluster` one about nodes.
+//! `members` is a world of its own, about groups, `cluster` one about nodes, and `jobs` one about jobs.
 
 mod admin;
 mod checks;
@@ -18,6 +18,7 @@ mod crash;
 mod decide;
 mod follower;
 mod hook;
+mod jobs;
 mod members;
 mod model;
 mod plan;
@@ -28,5 +29,6 @@ mod workload;
 mod world;
 
 pub use cluster::{ClusterCounts, ClusterOptions, ClusterReport, Mutation, run_cluster};
+pub use jobs::{JobCounts, JobMutation, JobOptions, JobReport, run_jobs};
 pub use run::{Report, RunOptions, run};
 pub use world::Counts;

@@ -1,21 +1,40 @@
-//! Runs seeds: `gapless-sim [cluster] --seeds 5000 [--from N] [--seed N --trace] [--steps N]`.
+//! Runs seeds: `gapless-sim [cluster|jobs] --seeds 5000 [--from N] [--seed N --trace] [--steps N]`.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gapless_sim::{ClusterCounts, ClusterOptions, RunOptions, run, run_cluster};
+use gapless_sim::{
+    ClusterCounts, ClusterOptions, JobCounts, JobOptions, RunOptions, run, run_cluster, run_jobs,
+};
 
 /// How often progress is printed.
 const PROGRESS_SEEDS: u64 = 500;
 
-const USAGE: &str = "usage: gapless-sim [cluster] [--seeds COUNT] [--from SEED] [--steps COUNT]\n       \
-                     gapless-sim [cluster] --seed SEED [--trace] [--steps COUNT]";
+const USAGE: &str = "usage: gapless-sim [cluster|jobs] [--seeds COUNT] [--from SEED] [--steps COUNT]\n       \
+                     gapless-sim [cluster|jobs] --seed SEED [--trace] [--steps COUNT]";
+
+/// What is simulated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// A broker over a disk.
+    Broker,
+    /// Nodes of a cluster.
+    Cluster,
+    /// Leaders, workers and clients of jobs.
+    Jobs,
+}
+
+/// What happened to nodes or jobs.
+#[derive(Default)]
+struct Total {
+    cluster: ClusterCounts,
+    jobs: JobCounts,
+}
 
 #[derive(Clone, Copy)]
 struct Arguments {
-    /// Whether nodes of a cluster are simulated, instead of a broker over a disk.
-    is_cluster: bool,
+    subject: Subject,
     from: u64,
     count: u64,
     steps: Option<u64>,
@@ -23,24 +42,44 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// Runs a seed; what it came to in words, and what happened to nodes.
-    fn run(self, seed: u64) -> Result<(String, ClusterCounts), String> {
-        if self.is_cluster {
-            let mut options = ClusterOptions { print: self.print, ..ClusterOptions::default() };
-            options.steps = self.steps.unwrap_or(options.steps);
-            let report = run_cluster(seed, options)?;
-            return Ok((format!("{report:?}"), report.counts));
+    /// Runs a seed; what it came to in words.
+    fn run(self, seed: u64, total: &Mutex<Total>) -> Result<String, String> {
+        let add = |add: &dyn Fn(&mut Total)| {
+            add(&mut total.lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        match self.subject {
+            Subject::Cluster => {
+                let mut options = ClusterOptions { print: self.print, ..ClusterOptions::default() };
+                options.steps = self.steps.unwrap_or(options.steps);
+                let report = run_cluster(seed, options)?;
+                add(&|total| total.cluster.add(&report.counts));
+                Ok(format!("{report:?}"))
+            }
+            Subject::Jobs => {
+                let mut options = JobOptions { print: self.print, ..JobOptions::default() };
+                options.steps = self.steps.unwrap_or(options.steps);
+                let report = run_jobs(seed, options)?;
+                add(&|total| total.jobs.add(&report.counts));
+                Ok(format!("{report:?}"))
+            }
+            Subject::Broker => {
+                let mut options = RunOptions { print: self.print, ..RunOptions::default() };
+                options.steps = self.steps.unwrap_or(options.steps);
+                run(seed, options).map(|report| format!("{report:?}"))
+            }
         }
-        let mut options = RunOptions { print: self.print, ..RunOptions::default() };
-        options.steps = self.steps.unwrap_or(options.steps);
-        run(seed, options).map(|report| (format!("{report:?}"), ClusterCounts::default()))
     }
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments { is_cluster: false, from: 0, count: 200, steps: None, print: false };
+    let subject = Subject::Broker;
+    let mut found = Arguments { subject, from: 0, count: 200, steps: None, print: false };
     let mut given = std::env::args().skip(1).peekable();
-    found.is_cluster = given.next_if(|word| word == "cluster").is_some();
+    if given.next_if(|word| word == "cluster").is_some() {
+        found.subject = Subject::Cluster;
+    } else if given.next_if(|word| word == "jobs").is_some() {
+        found.subject = Subject::Jobs;
+    }
     while let Some(name) = given.next() {
         if name == "--trace" {
             found.print = true;
@@ -68,7 +107,7 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(0);
     let failed: Mutex<Vec<u64>> = Mutex::default();
-    let total: Mutex<ClusterCounts> = Mutex::default();
+    let total: Mutex<Total> = Mutex::default();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count as usize);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
@@ -76,8 +115,11 @@ fn main() -> ExitCode {
         }
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if arguments.is_cluster {
-        println!("{:?}", total.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let total = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match arguments.subject {
+        Subject::Broker => {}
+        Subject::Cluster => println!("{:?}", total.cluster),
+        Subject::Jobs => println!("{:?}", total.jobs),
     }
     if failed.is_empty() {
         println!("{count} seeds from {from} on: all good");
@@ -89,24 +131,18 @@ fn main() -> ExitCode {
 }
 
 /// Takes seeds until there are none. Seeds run beside each other, each in one thread.
-fn work(
-    next: &AtomicU64,
-    arguments: Arguments,
-    failed: &Mutex<Vec<u64>>,
-    total: &Mutex<ClusterCounts>,
-) {
+fn work(next: &AtomicU64, arguments: Arguments, failed: &Mutex<Vec<u64>>, total: &Mutex<Total>) {
     loop {
         let at = next.fetch_add(1, Ordering::Relaxed);
         if at >= arguments.count {
             return;
         }
         let seed = arguments.from + at;
-        match arguments.run(seed) {
-            Ok((report, counts)) => {
+        match arguments.run(seed, total) {
+            Ok(report) => {
                 if arguments.count == 1 {
                     println!("{report}");
                 }
-                total.lock().unwrap_or_else(PoisonError::into_inner).add(&counts);
             }
             Err(story) => {
                 println!("{story}\n");

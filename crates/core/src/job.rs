@@ -6,6 +6,7 @@
 //!
 //! - [`record`]: a job as it is written down.
 //! - [`leader`]: queues, credit, caps, leases, attempts, backoff, dead jobs, cancelling.
+//! - [`lease`]: until when a worker may go on with its attempts.
 //! - [`multi`]: a client of several leaders.
 //! - `turn`: whose turn it is, among executables and clients.
 //!
@@ -16,6 +17,7 @@ use core::fmt;
 use core::str::FromStr;
 
 pub mod leader;
+pub mod lease;
 pub mod multi;
 pub mod record;
 mod turn;

@@ -415,6 +415,8 @@ type Answer = Box<dyn FnOnce() + Send>;
 struct Fresh {
     requests: BTreeMap<JobId, Bytes>,
     results: BTreeMap<JobId, Bytes>,
+    /// Jobs whose results are to be sent, as they were then: they may be retried or forgotten since.
+    ended: BTreeMap<JobId, Record>,
 }
 
 struct Task {
@@ -491,6 +493,7 @@ impl Task {
                     let mut turn = Turn::default();
                     let now = self.broker.now();
                     self.machine.step(now, Input::Tick, &mut turn.effects);
+                    self.keep_ended(&mut turn, 0);
                     self.append(turn);
                     false
                 }
@@ -613,6 +616,7 @@ impl Task {
             _ => None,
         };
         self.machine.step(self.broker.now(), input, &mut turn.effects);
+        self.keep_ended(turn, from);
         let new = &turn.effects[from..];
         for effect in new {
             if let Effect::Forget(job) = effect {
@@ -630,6 +634,17 @@ impl Task {
             && !new.iter().any(|effect| matches!(effect, Effect::Submitted { known: false, .. }))
         {
             turn.fresh.requests.remove(&job);
+        }
+    }
+
+    /// Keeps how jobs ended whose results the effects from there on send.
+    fn keep_ended(&self, turn: &mut Turn, from: usize) {
+        for effect in &turn.effects[from..] {
+            if let Effect::Result { job, .. } = effect
+                && let Some(record) = self.machine.record(*job)
+            {
+                turn.fresh.ended.insert(*job, record);
+            }
         }
     }
 
@@ -697,6 +712,7 @@ impl Task {
             // Nothing to store, but earlier answers go first.
             true => match self.appends.back_mut() {
                 Some(last) => {
+                    last.fresh.ended.extend(fresh.ended);
                     last.effects.extend(effects);
                     last.answers.extend(answers);
                     return;
@@ -737,7 +753,7 @@ impl Task {
             }
             Effect::Done { session, job } => self.tell(*session, Tell::Done(*job)),
             Effect::Result { session, job } => {
-                if let Some(record) = self.machine.record(*job) {
+                if let Some(record) = fresh.ended.get(job).cloned() {
                     let left = fresh.results.get(job).and_then(kept);
                     self.tell(*session, Tell::Result(Box::new(record), left));
                 }

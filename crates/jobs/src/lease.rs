@@ -1,98 +1,77 @@
-//! How long a worker may go on with its jobs: what it knows of its leases at the leader.
-//!
-//! The leader counts a lease from when it hears of an attempt, the worker from when it sent what
-//! the leader answered: never later. So a worker that was stopped for a while, a leader that was,
-//! and a link that swallows everything all end alike: the worker's time is over first.
-//!
-//! An assignment counts from the newest answer before it, since the leader sent it later.
+//! How long a worker may go on with its jobs: the rule is `gapless_core::job::lease`, here are its
+//! frames and the clock of this process.
 
 use std::time::Duration;
 
+use gapless_core::Timestamp;
+use gapless_core::job::lease;
 use gapless_protocol::Frame;
 
 use crate::clock::Instant;
 use crate::wire::{AttemptRef, JobAnswer};
 
-/// A job is stopped so long before its lease ends, or a sixth of the lease if that is less: with a
-/// short lease, a leader that restarts would else find nothing running.
-const MARGIN_MAX: Duration = Duration::from_secs(2);
 /// From this version on leaders answer renewals.
 const ANSWERS_FROM: u32 = 2;
 
-/// A renewal that is not answered yet.
-struct Asked {
-    number: u64,
-    at: Instant,
-    attempts: Vec<AttemptRef>,
-}
-
 /// What a worker knows of its leases on one connection.
 pub(crate) struct Leases {
-    lease: Duration,
-    /// Whether the leader answers renewals; an older one does not, and what was sent counts.
-    answers: bool,
-    /// When the newest message was sent that the leader answered.
-    in_touch: Instant,
-    asked: Option<Asked>,
-    asked_count: u64,
+    /// From when its times count.
+    start: Instant,
+    machine: lease::Leases<AttemptRef>,
 }
 
 impl Leases {
     /// A connection whose hello was sent then, and answered.
     pub(crate) fn new(lease: Duration, version: u32, hello_sent: Instant) -> Self {
-        let answers = version >= ANSWERS_FROM;
-        Self { lease, answers, in_touch: hello_sent, asked: None, asked_count: 0 }
+        let machine = lease::Leases::new(lease, version >= ANSWERS_FROM, Timestamp(0));
+        Self { start: hello_sent, machine }
     }
 
     /// How often leases are renewed.
     pub(crate) fn renew_every(&self) -> Duration {
-        self.lease / 3
+        self.machine.renew_every()
     }
 
     /// Until when an attempt may run that is assigned now.
     pub(crate) fn until_of_new(&self, now: Instant) -> Instant {
-        self.until(if self.answers { self.in_touch } else { now })
+        self.instant(self.machine.until_of_new(self.timestamp(now)))
     }
 
     /// Leases are to be renewed: the id of the message, unless the last one is not answered yet.
     pub(crate) fn ask(&mut self, now: Instant, attempts: Vec<AttemptRef>) -> Option<[u8; 16]> {
-        if self.asked.is_some() {
-            return None;
-        }
-        self.asked_count += 1;
-        self.asked = Some(Asked { number: self.asked_count, at: now, attempts });
-        Some(id_of(self.asked_count))
+        self.machine.ask(self.timestamp(now), attempts).map(id_of)
     }
 
     /// If this is the answer to the last renewal: its attempts, and until when they may run now.
     pub(crate) fn answered(&mut self, frame: &Frame) -> Option<(Vec<AttemptRef>, Instant)> {
-        let asked = self.asked.as_ref()?;
-        if frame.corr_id != id_of(asked.number) {
-            return None;
-        }
+        let number = u64::try_from(u128::from_be_bytes(frame.corr_id)).ok()?;
         // A job may have the same id as this message.
         let answer: JobAnswer = serde_json::from_slice(&frame.payload).ok()?;
-        (answer.job_id.is_empty() && answer.accepted).then(|| self.renewed())?
+        if !answer.job_id.is_empty() || !answer.accepted {
+            return None;
+        }
+        let (attempts, until) = self.machine.answered(number)?;
+        Some((attempts, self.instant(until)))
     }
 
     /// If the leader does not answer: the attempts of the last renewal, which count as renewed.
     pub(crate) fn unanswered(&mut self) -> Option<(Vec<AttemptRef>, Instant)> {
-        (!self.answers).then(|| self.renewed())?
-    }
-
-    fn renewed(&mut self) -> Option<(Vec<AttemptRef>, Instant)> {
-        let asked = self.asked.take()?;
-        self.in_touch = asked.at;
-        Some((asked.attempts, self.until(asked.at)))
+        let (attempts, until) = self.machine.unanswered()?;
+        Some((attempts, self.instant(until)))
     }
 
     /// When the leader is given up, unless it answers before.
     pub(crate) fn gives_up(&self) -> Option<Instant> {
-        self.asked.as_ref().map(|asked| asked.at + self.lease)
+        self.machine.gives_up().map(|at| self.instant(at))
     }
 
-    fn until(&self, sent: Instant) -> Instant {
-        sent + self.lease - MARGIN_MAX.min(self.lease / 6)
+    /// Whole milliseconds, rounded down: what is counted from is never too late.
+    fn timestamp(&self, at: Instant) -> Timestamp {
+        Timestamp(at.saturating_duration_since(self.start).as_millis() as u64)
+    }
+
+    fn instant(&self, at: Timestamp) -> Instant {
+        self.start + Duration::from_millis(at.0)
     }
 }
 
@@ -102,6 +81,8 @@ fn id_of(number: u64) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
+    use gapless_core::job::lease::MARGIN_MAX;
+
     use super::*;
     use crate::clock;
 

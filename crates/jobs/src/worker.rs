@@ -8,7 +8,7 @@
 //!
 //! Not here: how a program is run (`run`), until when (`lease`), and who runs what (the leader).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
@@ -117,6 +117,31 @@ impl Executor {
     }
 }
 
+/// The newest finished attempts.
+#[derive(Default)]
+struct Finished {
+    attempts: BTreeSet<AttemptRef>,
+    in_order: VecDeque<AttemptRef>,
+}
+
+impl Finished {
+    fn contains(&self, attempt: &AttemptRef) -> bool {
+        self.attempts.contains(attempt)
+    }
+
+    fn push(&mut self, attempt: AttemptRef) {
+        if !self.attempts.insert(attempt.clone()) {
+            return;
+        }
+        self.in_order.push_back(attempt);
+        if self.in_order.len() > FINISHED_MAX
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.attempts.remove(&oldest);
+        }
+    }
+}
+
 struct Worker {
     link: Link,
     executor: Arc<Executor>,
@@ -125,7 +150,7 @@ struct Worker {
     /// By their whole tokens: an id may come again as another job.
     attempts: BTreeMap<AttemptRef, Attempt>,
     running: JoinSet<(AttemptRef, JobResult)>,
-    finished: VecDeque<AttemptRef>,
+    finished: Finished,
     leases: Leases,
     load: Load,
     /// How much credit is to be given back.
@@ -178,7 +203,7 @@ pub(crate) async fn take_jobs(link: Link, executor: Executor, mut stopped: watch
         written,
         attempts: BTreeMap::new(),
         running: JoinSet::new(),
-        finished: VecDeque::new(),
+        finished: Finished::default(),
         leases: Leases::new(Duration::ZERO, VERSION, clock::now()),
         load: Load::default(),
         owed: 0,
@@ -365,12 +390,15 @@ impl Worker {
                     return Ok(());
                 }
                 // A result was taken, or is stale: either way it is done with.
-                let job = JobId(u128::from_be_bytes(frame.corr_id));
-                let done = |(key, each): (&AttemptRef, &Attempt)| {
-                    let is_of_job = key.job_id.parse() == Ok(job);
-                    (is_of_job && each.result.is_some()).then(|| key.clone())
-                };
-                if let Some(key) = self.attempts.iter().find_map(done) {
+                let job = JobId(u128::from_be_bytes(frame.corr_id)).to_string();
+                let first = AttemptRef { job_id: job, attempt: 0, epoch: String::new() };
+                let done = self
+                    .attempts
+                    .range(&first..)
+                    .take_while(|(key, _)| key.job_id == first.job_id)
+                    .find(|(_, each)| each.result.is_some())
+                    .map(|(key, _)| key.clone());
+                if let Some(key) = done {
                     self.attempts.remove(&key);
                     self.owed += 1;
                 }
@@ -427,10 +455,7 @@ impl Worker {
         ended: Result<(AttemptRef, JobResult), tokio::task::JoinError>,
     ) -> Option<Bytes> {
         let (key, result) = ended.ok()?;
-        self.finished.push_back(key.clone());
-        if self.finished.len() > FINISHED_MAX {
-            self.finished.pop_front();
-        }
+        self.finished.push(key.clone());
         let attempt = self.attempts.get_mut(&key)?;
         let payload = serde_json::to_vec(&result).expect("plain data");
         let job: JobId = key.job_id.parse().expect("it was written from an id");

@@ -176,6 +176,8 @@ struct Worker {
     pattern: Option<Pattern>,
     credit: u32,
     running: BTreeSet<JobId>,
+    /// Attempts that its hello did not name. They are lost when it speaks again on that connection.
+    unnamed: Vec<Token>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,22 +309,29 @@ impl Leader {
             Input::Forget(session, job) => self.forget(session, job, effects),
             Input::Gone(session) => self.gone(session),
             Input::Credit(session, more) => {
-                self.heard(session);
+                self.heard(now, session, effects);
                 self.credit(session, more, effects);
             }
-            Input::Submit(session, spec) => self.submit(now, session, spec, effects),
-            Input::Watch(session, job) => self.watch(session, job, effects),
+            // What is due to be forgotten is not there any more for what is asked now.
+            Input::Submit(session, spec) => {
+                self.pass_time(now, effects);
+                self.submit(now, session, spec, effects);
+            }
+            Input::Watch(session, job) => {
+                self.pass_time(now, effects);
+                self.watch(session, job, effects);
+            }
             Input::Renew(session, token) => {
-                self.heard(session);
+                self.heard(now, session, effects);
                 self.renew(now, session, token, effects);
             }
             Input::Ack(session, token, outcome) => {
-                self.heard(session);
+                self.heard(now, session, effects);
                 self.ack(now, (session, token), outcome, effects);
             }
             Input::Cancel(session, job) => self.cancel(now, session, job, effects),
             Input::Retry(session, job) => self.retry(now, session, job, effects),
-            Input::Heard(session) => self.heard(session),
+            Input::Heard(session) => self.heard(now, session, effects),
             Input::Tick => {}
         }
         self.pass_time(now, effects);
@@ -448,7 +457,7 @@ impl Leader {
                 charged_ms,
             };
             self.set_phase(id, Phase::Running(run));
-            self.turn.charge(client, i64::try_from(charged_ms).unwrap_or(i64::MAX));
+            self.turn.charge(exec, client, i64::try_from(charged_ms).unwrap_or(i64::MAX));
             self.in_flight(client, 1);
             effects.push(Effect::Save(id));
             effects.push(Effect::Assign { session, token });

@@ -95,6 +95,8 @@ struct Side {
     /// When the jobs it has go elsewhere.
     give_up_at: Option<Timestamp>,
     jobs: BTreeSet<JobId>,
+    /// Those of them that were sent over an earlier connection: it may have them.
+    sent: BTreeSet<JobId>,
 }
 
 /// The machine; see the module.
@@ -124,6 +126,7 @@ impl Multi {
                 retry_at: None,
                 give_up_at: None,
                 jobs: BTreeSet::new(),
+                sent: BTreeSet::new(),
             }
         };
         let sides = (0..leaders).map(side).collect();
@@ -142,6 +145,7 @@ impl Multi {
             Input::Connected(at) => {
                 let side = &mut self.sides[at];
                 side.online = true;
+                side.sent = side.jobs.clone();
                 side.retries.succeeded();
                 (side.retry_at, side.give_up_at) = (None, None);
                 effects.extend(side.jobs.iter().map(|job| Effect::Send(at, *job)));
@@ -155,7 +159,8 @@ impl Multi {
                 side.retry_at = Some(now.after(side.retries.failed()));
             }
             Input::NotWritten(at, job) => {
-                if self.sides[at].jobs.remove(&job) {
+                let side = &mut self.sides[at];
+                if !side.sent.contains(&job) && side.jobs.remove(&job) {
                     self.jobs.insert(job, None);
                     self.waiting.insert(job);
                 }
@@ -178,8 +183,10 @@ impl Multi {
 
     /// When the next thing happens by itself.
     pub fn deadline(&self) -> Option<Timestamp> {
+        // Without another leader nothing happens when a lost one is given up.
+        let can_move = self.can_move();
         let side = |side: &Side| {
-            let give_up_at = side.give_up_at.filter(|_| !side.jobs.is_empty());
+            let give_up_at = side.give_up_at.filter(|_| can_move && !side.jobs.is_empty());
             [side.retry_at, give_up_at]
         };
         self.sides.iter().flat_map(side).flatten().min()
@@ -190,9 +197,13 @@ impl Multi {
         self.jobs.len()
     }
 
+    /// Whether jobs of a lost leader have another one to go to.
+    fn can_move(&self) -> bool {
+        self.sides.iter().any(|side| side.online)
+    }
+
     fn pass_time(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let another = |sides: &[Side]| sides.iter().any(|side| side.online);
-        let can_move = another(&self.sides);
+        let can_move = self.can_move();
         for (at, side) in self.sides.iter_mut().enumerate() {
             if side.retry_at.is_some_and(|retry_at| retry_at <= now) {
                 side.retry_at = None;
@@ -331,6 +342,36 @@ mod tests {
         assert_eq!(world.step(Input::Connected(0)), [Effect::Send(0, JobId(1))]);
         world.step(Input::Connected(1));
         assert_eq!(world.wait(60_000), []);
+    }
+
+    #[test]
+    fn e8_what_was_sent_before_stays_when_it_could_not_be_written_again() {
+        let (mut world, _) = World::new(2, Policy::RoundRobin);
+        world.step(Input::Connected(0));
+        world.step(Input::Connected(1));
+        assert_eq!(world.step(Input::Submit(JobId(1))), [Effect::Send(0, JobId(1))]);
+        world.step(Input::Lost(0));
+        assert_eq!(world.step(Input::Connected(0)), [Effect::Send(0, JobId(1))]);
+        world.step(Input::Lost(0));
+        // The first connection may have carried it.
+        assert_eq!(world.step(Input::NotWritten(0, JobId(1))), []);
+        assert!(world.wait(10_000).contains(&Effect::Send(1, JobId(1))));
+    }
+
+    #[test]
+    fn e8_a_client_whose_only_leader_is_away_for_long_does_nothing_but_reconnect() {
+        let (mut world, _) = World::new(1, Policy::Home);
+        world.step(Input::Connected(0));
+        world.step(Input::Submit(JobId(1)));
+        world.step(Input::Lost(0));
+        for _ in 0..8 {
+            let due = world.multi.deadline().expect("it tries again");
+            assert!(due > world.now, "due at {due} again and again, now {}", world.now);
+            world.now = due;
+            assert_eq!(world.step(Input::Tick), [Effect::Connect(0)]);
+            world.step(Input::Lost(0));
+        }
+        assert_eq!(world.step(Input::Connected(0)), [Effect::Send(0, JobId(1))]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::retry::{RetryPolicy, Waits};
 use crate::time::Timestamp;
 
 mod lasting;
+mod waiting;
 mod workers;
 
 fn limits() -> Limits {
@@ -207,9 +208,9 @@ fn e5_a_worker_that_comes_back_in_time_goes_on() {
     let back = world.step(Input::Worker { session, worker, pattern, running });
     // It is at the first still, has lost the second, and the third was never its own.
     assert!(back.contains(&Effect::Renewed { session, token: token(1, 1) }));
-    assert!(back.contains(&Effect::Stale { session, token: token(2, 1) }));
     assert!(back.contains(&Effect::Stale { session, token: token(7, 3) }));
-    world.step(Input::Credit(session, 1));
+    let spoke = world.step(Input::Credit(session, 1));
+    assert!(spoke.contains(&Effect::Stale { session, token: token(2, 1) }));
     assert_eq!(assigned(&world.wait(1)), [token(2, 2)]);
 }
 

@@ -1,9 +1,11 @@
 //! Whose turn it is: which ready job goes to which free worker.
 //!
-//! Executables take turns. Within one, the client goes first that has used the least run time
-//! so far, divided by its weight; a client that comes back after a pause starts level with
-//! the others, so it can neither save up turns nor be owed for them. Within a client, jobs go
-//! by rank (priority and age), then in the order in which they were accepted. Workers of an
+//! Executables take turns: the one goes first that was served the longest ago, whichever workers are
+//! free for it. Within one, the client goes first that has used the least run time of it so far,
+//! divided by its weight; a client that comes back after a pause starts level with the others, so it
+//! can neither save up turns nor be owed for them. Each executable counts for itself: its workers may be
+//! many or few, and what a client uses of one says nothing about its turn at another. Within a client,
+//! jobs go by rank (priority and age), then in the order in which they were accepted. Workers of an
 //! executable take turns.
 //!
 //! An executable with a ready job of a client below its cap, and with a free worker, is
@@ -58,14 +60,28 @@ struct Exec {
     free: BTreeSet<WorkerNo>,
     last_worker: WorkerNo,
     mean_ms: u64,
+    /// What each client has used of it, and where it begins after a pause.
+    passes: BTreeMap<ClientNo, u64>,
+    /// What the client had used that was served last: where a new one begins.
+    level: u64,
+    /// The number of the assignment by which it was served last.
+    served: u64,
+}
+
+impl Exec {
+    fn pass(&self, client: ClientNo) -> u64 {
+        self.passes.get(&client).copied().unwrap_or(self.level)
+    }
 }
 
 #[derive(Debug)]
 struct Share {
-    pass: u64,
     weight: u64,
     below_cap: bool,
+    /// Where jobs of it are ready.
     execs: BTreeSet<ExecNo>,
+    /// Which know what it has used.
+    used: BTreeSet<ExecNo>,
 }
 
 #[derive(Debug, Default)]
@@ -81,11 +97,11 @@ pub(super) struct Turn {
     by_name: BTreeMap<Arc<str>, ExecNo>,
     shares: BTreeMap<ClientNo, Share>,
     takers: BTreeMap<WorkerNo, Taker>,
-    matchable: BTreeSet<ExecNo>,
-    last_exec: ExecNo,
+    /// By when they were served last.
+    matchable: BTreeSet<(u64, ExecNo)>,
     next_exec: ExecNo,
-    /// What the client had used that was served last: where a new one begins.
-    level: u64,
+    /// How many assignments there were.
+    assigned: u64,
 }
 
 impl Turn {
@@ -98,8 +114,15 @@ impl Turn {
         self.next_exec += 1;
         let no = self.next_exec;
         self.by_name.insert(Arc::clone(name), no);
-        self.execs.insert(no, Exec { name: Arc::clone(name), ..Exec::default() });
+        // As if it had just been served: others that wait go first.
+        let served = self.assigned;
+        self.execs.insert(no, Exec { name: Arc::clone(name), served, ..Exec::default() });
         (no, true)
+    }
+
+    /// Whether an executable of this name is known.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
     }
 
     /// All executables and their names.
@@ -116,7 +139,10 @@ impl Turn {
         let Some(exec) = self.execs.remove(&no) else { return };
         assert!(exec.queues.is_empty(), "an executable with ready jobs is not forgotten");
         self.by_name.remove(&exec.name);
-        self.matchable.remove(&no);
+        for client in exec.passes.keys() {
+            self.shares.get_mut(client).expect("it knows the executable").used.remove(&no);
+        }
+        self.matchable.remove(&(exec.served, no));
         self.takers.values_mut().for_each(|taker| {
             taker.execs.remove(&no);
         });
@@ -124,31 +150,52 @@ impl Turn {
 
     pub(super) fn add_client(&mut self, client: ClientNo, weight: u32) {
         let weight = u64::from(weight.clamp(1, WEIGHT_MAX));
-        let new = Share { pass: self.level, weight, below_cap: true, execs: BTreeSet::new() };
+        let (execs, used) = (BTreeSet::new(), BTreeSet::new());
+        let new = Share { weight, below_cap: true, execs, used };
         self.shares.entry(client).or_insert(new).weight = weight;
     }
 
     pub(super) fn forget_client(&mut self, client: ClientNo) {
         let share = self.shares.remove(&client);
-        assert!(share.is_none_or(|share| share.execs.is_empty()), "its jobs went before");
+        let Some(share) = share else { return };
+        assert!(share.execs.is_empty(), "its jobs went before");
+        for no in share.used {
+            self.execs.get_mut(&no).expect("it knows the client").passes.remove(&client);
+        }
     }
 
     /// Whether more jobs of the client may run.
     pub(super) fn set_below_cap(&mut self, client: ClientNo, below: bool) {
-        self.with_flows_out(client, |share| share.below_cap = below);
+        let Some(share) = self.shares.get_mut(&client).filter(|share| share.below_cap != below)
+        else {
+            return;
+        };
+        share.below_cap = below;
+        for no in share.execs.clone() {
+            let exec = self.execs.get_mut(&no).expect("a client's executables are known");
+            let flow = (exec.pass(client), client);
+            if below {
+                exec.flows.insert(flow);
+            } else {
+                exec.flows.remove(&flow);
+            }
+            self.note(no);
+        }
     }
 
     /// Charges a client for run time: the mean of the executable when a job is assigned; what
     /// it differed by when it ends.
-    pub(super) fn charge(&mut self, client: ClientNo, ms: i64) {
-        self.with_flows_out(client, |share| {
-            let pass = ms.unsigned_abs().saturating_mul(PASS_PER_MS) / share.weight;
-            share.pass = if ms < 0 {
-                share.pass.saturating_sub(pass)
-            } else {
-                share.pass.saturating_add(pass)
-            };
-        });
+    pub(super) fn charge(&mut self, no: ExecNo, client: ClientNo, ms: i64) {
+        let Some(share) = self.shares.get_mut(&client) else { return };
+        let Some(exec) = self.execs.get_mut(&no) else { return };
+        share.used.insert(no);
+        let by = ms.unsigned_abs().saturating_mul(PASS_PER_MS) / share.weight;
+        let before = exec.pass(client);
+        let pass = if ms < 0 { before.saturating_sub(by) } else { before.saturating_add(by) };
+        if exec.flows.remove(&(before, client)) {
+            exec.flows.insert((pass, client));
+        }
+        exec.passes.insert(client, pass);
     }
 
     /// How long this executable runs, as far as is known; at least a millisecond.
@@ -168,13 +215,15 @@ impl Turn {
     /// A job is ready.
     pub(super) fn push(&mut self, exec: ExecNo, client: ClientNo, place: Place) {
         let share = self.shares.get_mut(&client).expect("a job's client is known");
-        if share.execs.is_empty() {
-            share.pass = share.pass.max(self.level);
-        }
         let home = self.execs.get_mut(&exec).expect("a job's executable is known");
         home.queues.entry(client).or_default().insert(place);
-        if share.execs.insert(exec) && share.below_cap {
-            home.flows.insert((share.pass, client));
+        if share.execs.insert(exec) {
+            let pass = home.pass(client).max(home.level);
+            home.passes.insert(client, pass);
+            share.used.insert(exec);
+            if share.below_cap {
+                home.flows.insert((pass, client));
+            }
         }
         self.note(exec);
     }
@@ -188,7 +237,7 @@ impl Turn {
             home.queues.remove(&client);
             let share = self.shares.get_mut(&client).expect("a job's client is known");
             share.execs.remove(&exec);
-            home.flows.remove(&(share.pass, client));
+            home.flows.remove(&(home.pass(client), client));
         }
         self.note(exec);
     }
@@ -232,43 +281,26 @@ impl Turn {
 
     /// The next job and its worker. The job stays until [`Turn::remove`].
     pub(super) fn next(&mut self) -> Option<Match> {
-        let no = after(&self.matchable, self.last_exec)?;
-        self.last_exec = no;
+        let (_, no) = self.matchable.pop_first()?;
+        self.assigned += 1;
         let exec = self.execs.get_mut(&no).expect("what is matchable is known");
+        exec.served = self.assigned;
         let (pass, client) = *exec.flows.first().expect("what is matchable has a client");
-        self.level = self.level.max(pass);
+        exec.level = exec.level.max(pass);
         let queue = exec.queues.get(&client).expect("a flow has a queue");
         let job = queue.first().expect("no queue is empty").job;
         let worker = after(&exec.free, exec.last_worker).expect("what is matchable has a worker");
         exec.last_worker = worker;
+        self.note(no);
         Some(Match { job, worker })
-    }
-
-    /// Takes a client's flows out, changes its share, and puts them back in order.
-    fn with_flows_out(&mut self, client: ClientNo, change: impl FnOnce(&mut Share)) {
-        let Some(share) = self.shares.get_mut(&client) else { return };
-        let (before, was_below) = (share.pass, share.below_cap);
-        change(share);
-        let (pass, below) = (share.pass, share.below_cap);
-        if (before, was_below) == (pass, below) {
-            return;
-        }
-        for no in share.execs.clone() {
-            let exec = self.execs.get_mut(&no).expect("a client's executables are known");
-            exec.flows.remove(&(before, client));
-            if below {
-                exec.flows.insert((pass, client));
-            }
-            self.note(no);
-        }
     }
 
     fn note(&mut self, no: ExecNo) {
         let exec = &self.execs[&no];
         if exec.flows.is_empty() || exec.free.is_empty() {
-            self.matchable.remove(&no);
+            self.matchable.remove(&(exec.served, no));
         } else {
-            self.matchable.insert(no);
+            self.matchable.insert((exec.served, no));
         }
     }
 
@@ -281,7 +313,7 @@ impl Turn {
                 assert!(!queue.is_empty(), "no queue is empty");
                 let share = &self.shares[client];
                 assert!(share.execs.contains(no), "a client knows where its jobs wait");
-                let flows = exec.flows.contains(&(share.pass, *client));
+                let flows = exec.flows.contains(&(exec.pass(*client), *client));
                 assert_eq!(flows, share.below_cap, "only clients below their cap take turns");
             }
             let eligible = exec.queues.keys().filter(|client| self.shares[client].below_cap);
@@ -292,6 +324,8 @@ impl Turn {
             }
         }
         for (client, share) in &self.shares {
+            let used = |no: &ExecNo| self.execs[no].passes.contains_key(client);
+            assert!(share.used.iter().all(used), "what a client used is known there");
             let waits = |no: &ExecNo| self.execs[no].queues.contains_key(client);
             assert!(share.execs.iter().all(waits), "a client's jobs wait where it thinks");
         }

@@ -36,6 +36,7 @@ impl Leader {
             pattern: None,
             credit: 0,
             running: BTreeSet::new(),
+            unnamed: Vec::new(),
         };
         self.workers.insert(no, worker);
         self.worker_ids.insert(id.clone(), no);
@@ -57,7 +58,9 @@ impl Leader {
     }
 
     /// A worker that is back goes on with the attempts it names. Those it does not name are
-    /// lost: it has swept away what was left of them.
+    /// lost: it has swept away what was left of them. But a hello may have been under way for long,
+    /// and the worker may have given that connection up and be at others by now. So they are lost
+    /// when it speaks again on this connection: it has the answer then, and goes on here.
     pub(super) fn worker_came(
         &mut self,
         now: Timestamp,
@@ -66,12 +69,10 @@ impl Leader {
         effects: &mut Vec<Effect>,
     ) {
         let no = self.seat_worker(session, id, pattern, effects);
-        self.workers.get_mut(&no).expect("it was just seated").connected = true;
-        for job in self.workers[&no].running.clone() {
-            if !running.contains(&self.jobs[&job].token()) {
-                self.lost(now, job, effects);
-            }
-        }
+        let had = self.workers[&no].running.iter().map(|job| self.jobs[job].token());
+        let unnamed = had.filter(|token| !running.contains(token)).collect();
+        let worker = self.workers.get_mut(&no).expect("it was just seated");
+        (worker.connected, worker.unnamed) = (true, unnamed);
         running.iter().for_each(|token| self.renew(now, session, *token, effects));
     }
 
@@ -102,6 +103,7 @@ impl Leader {
         worker.session = Some(session);
         worker.connected = false;
         worker.silent = false;
+        worker.unnamed.clear();
         worker.pattern = Some(pattern);
         no
     }
@@ -119,6 +121,7 @@ impl Leader {
                     worker.session = None;
                     worker.connected = false;
                     worker.silent = false;
+                    worker.unnamed.clear();
                     worker.credit = 0;
                     self.turn.set_free(no, false);
                 }
@@ -180,12 +183,17 @@ impl Leader {
     }
 
     /// A worker spoke.
-    pub(super) fn heard(&mut self, session: Session) {
+    pub(super) fn heard(&mut self, now: Timestamp, session: Session, effects: &mut Vec<Effect>) {
         let Some(Role::Worker(no)) = self.sessions.get(&session).copied() else { return };
         let worker = self.workers.get_mut(&no).filter(|worker| worker.session == Some(session));
-        if let Some(worker) = worker.filter(|worker| worker.silent) {
-            worker.silent = false;
+        let Some(worker) = worker else { return };
+        if core::mem::take(&mut worker.silent) {
             self.turn.set_free(no, worker.credit > 0);
+        }
+        for token in core::mem::take(&mut worker.unnamed) {
+            if self.has(session, token) {
+                self.lost(now, token.job, effects);
+            }
         }
     }
 }

@@ -161,6 +161,11 @@ impl Leader {
         })
     }
 
+    /// Whether there are jobs of this executable that have not ended.
+    pub fn has_open(&self, exec: &str) -> bool {
+        self.turn.knows(exec)
+    }
+
     /// Where a job is, in one word; `None` if it is not known.
     pub fn state(&self, job: JobId) -> Option<State> {
         self.jobs.get(&job).map(|known| State::of(&known.phase))

@@ -139,7 +139,7 @@ impl Leader {
         let phase = if job.spec.cron.is_some() {
             // It waits for its time even if that has come, and then it is not the one that runs.
             Phase::Delayed(job.until)
-        } else if job.spec.after.iter().any(|before| self.is_open(*before)) {
+        } else if job.spec.after.iter().any(|before| self.waits_for(job, *before)) {
             Phase::Blocked
         } else if job.until > now {
             Phase::Delayed(job.until)
@@ -196,19 +196,30 @@ impl Leader {
         self.turn.set_below_cap(no, client.in_flight < cap);
     }
 
-    /// Whether a job is not ended. One that is forgotten had ended, and those that waited for it
-    /// were decided then.
-    pub(super) fn is_open(&self, job: JobId) -> bool {
-        self.jobs.get(&job).is_some_and(Job::is_open)
+    /// Whether a job waits for this one, which has not ended. One that is forgotten had ended, and
+    /// those that waited for it were decided then; a later job under its id is another one.
+    pub(super) fn waits_for(&self, job: &Job, before: JobId) -> bool {
+        let named = self.named_at(job);
+        self.jobs.get(&before).is_some_and(|before| before.number < named && before.is_open())
+    }
+
+    /// The submission in which a job named those it waits for: its own, or that of its schedule.
+    fn named_at(&self, job: &Job) -> u64 {
+        let schedule = job.origin.and_then(|schedule| self.jobs.get(&schedule));
+        schedule.map_or(job.number, |schedule| schedule.number)
     }
 
     /// Whether a job that this one waits for ended without success.
     pub(super) fn failed_dependency(&self, id: JobId) -> bool {
-        let failed = |before: &JobId| match self.jobs.get(before).map(|job| &job.phase) {
-            Some(Phase::Ended { how, .. }) => *how != End::Succeeded,
+        let job = &self.jobs[&id];
+        let named = self.named_at(job);
+        let failed = |before: &JobId| match self.jobs.get(before) {
+            Some(before) if before.number < named => {
+                matches!(before.phase, Phase::Ended { how, .. } if how != End::Succeeded)
+            }
             _ => false,
         };
-        self.jobs[&id].spec.after.iter().any(failed)
+        job.spec.after.iter().any(failed)
     }
 
     /// The attempt is over, whatever comes next.
@@ -219,7 +230,7 @@ impl Leader {
         let ran_ms = now.since(run.started).as_millis() as u64;
         let differs = i64::try_from(ran_ms).unwrap_or(i64::MAX) - run.charged_ms as i64;
         self.turn.ran(exec, ran_ms);
-        self.turn.charge(client, differs);
+        self.turn.charge(exec, client, differs);
         self.workers.get_mut(&worker).expect("it ran there").running.remove(&id);
         self.set_phase(id, Phase::Blocked);
         self.in_flight(client, -1);
@@ -251,11 +262,16 @@ impl Leader {
     pub(super) fn end(&mut self, now: Timestamp, id: JobId, how: End, effects: &mut Vec<Effect>) {
         let mut ending = alloc::vec![(id, how)];
         while let Some((id, how)) = ending.pop() {
+            // It may have waited for several of them.
+            if !self.jobs[&id].is_open() {
+                continue;
+            }
             self.leave_worker(now, id);
             self.set_phase(id, Phase::Ended { how, at: now });
             self.release_key(now, id);
             let job = self.jobs.get_mut(&id).expect("it is known");
-            let (client, exec, unique) = (job.client, job.exec, job.spec.unique.clone());
+            let (client, exec, number) = (job.client, job.exec, job.number);
+            let unique = job.spec.unique.clone();
             let watchers = core::mem::take(&mut job.watchers);
             if let Some(unique) = unique.filter(|unique| self.unique.get(unique) == Some(&id)) {
                 self.unique.remove(&unique);
@@ -277,13 +293,17 @@ impl Leader {
                 self.turn.forget_exec(exec);
             }
             for waiting in self.dependents.get(&id).cloned().unwrap_or_default() {
-                if !matches!(self.jobs[&waiting].phase, Phase::Blocked) {
+                let other = &self.jobs[&waiting];
+                // A schedule waits for its time meanwhile, and ends all the same.
+                let is_schedule = other.spec.cron.is_some() && other.is_open();
+                let is_blocked = matches!(other.phase, Phase::Blocked);
+                if self.named_at(other) < number || !(is_blocked || is_schedule) {
                     continue;
                 }
-                if how == End::Succeeded {
-                    self.admit(now, waiting);
-                } else {
+                if how != End::Succeeded {
                     ending.push((waiting, End::Dependency));
+                } else if is_blocked {
+                    self.admit(now, waiting);
                 }
             }
         }

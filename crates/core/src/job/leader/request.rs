@@ -58,7 +58,7 @@ impl Leader {
         if self.jobs.len() >= self.limits.jobs_max {
             return Err(Refusal::TooMany { what: "jobs", most: self.limits.jobs_max });
         }
-        let new_exec = !self.turn.execs().any(|(_, name)| *name == spec.exec);
+        let new_exec = !self.turn.knows(&spec.exec);
         if new_exec && self.turn.exec_count() >= EXECS_MAX {
             return Err(Refusal::TooMany { what: "executables", most: EXECS_MAX });
         }

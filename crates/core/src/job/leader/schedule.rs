@@ -50,6 +50,9 @@ impl Leader {
             });
             effects.push(Effect::Save(id));
             self.admit(now, id);
+            if self.failed_dependency(id) {
+                self.end(now, id, End::Dependency, effects);
+            }
         }
         let cron = spec.cron.as_ref().expect("only a schedule fires");
         match (self.calendar)(cron, now) {

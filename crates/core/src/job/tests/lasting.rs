@@ -61,3 +61,39 @@ fn the_cap_of_a_client_holds_after_a_restart_and_for_jobs_that_are_tried_again()
     world.step(Input::Worker { session, worker, pattern: other, running: Vec::new() });
     assert_eq!(assigned(&world.step(Input::Credit(session, 9))).len(), 1);
 }
+
+#[test]
+fn what_is_asked_of_a_job_when_it_is_due_to_be_forgotten_is_answered() {
+    let mut world = World::new(limits());
+    world.client(1, "a", 4);
+    world.worker(9, "w", 9);
+    world.submit(1, spec(1, "a", "calc"));
+    world.step(Input::Ack(Session(9), token(1, 1), Outcome::Succeeded));
+    world.now = world.now.after(Duration::from_secs(600));
+    // It is a new job then; no result is promised of one that is gone.
+    let again = world.submit(1, spec(1, "a", "calc"));
+    assert_eq!(again[0], Effect::Forget(JobId(1)));
+    let (session, job) = (Session(1), JobId(1));
+    assert!(again.contains(&Effect::Submitted { session, job, known: false }), "{again:?}");
+    assert!(!again.contains(&Effect::Result { session, job }), "{again:?}");
+}
+
+#[test]
+fn a_schedule_that_is_submitted_when_it_is_due_to_be_forgotten_is_a_new_one() {
+    let mut world = World::new(limits());
+    world.client(1, "a", 4);
+    world.worker(9, "w", 9);
+    let schedule = Spec { cron: Some("5".into()), ..spec(1, "a", "calc") };
+    world.submit(1, schedule.clone());
+    let made = assigned(&world.wait(5))[0];
+    world.step(Input::Ack(Session(9), made, Outcome::Succeeded));
+    world.now = world.now.after(Duration::from_secs(1));
+    world.step(Input::Cancel(Session(1), JobId(1)));
+    // Its job is forgotten in the same step, and so is it: there is no result to promise.
+    world.now = world.now.after(Duration::from_secs(600));
+    let again = world.submit(1, schedule);
+    let (session, job) = (Session(1), JobId(1));
+    assert!(again.contains(&Effect::Forget(job)), "{again:?}");
+    assert!(again.contains(&Effect::Submitted { session, job, known: false }), "{again:?}");
+    assert!(!again.contains(&Effect::Result { session, job }), "{again:?}");
+}

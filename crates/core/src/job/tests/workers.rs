@@ -71,3 +71,39 @@ fn e10_what_a_worker_gives_back_runs_elsewhere_at_once_and_is_not_counted() {
     came(&mut world, 9, "stays", vec![]);
     assert_eq!(assigned(&world.step(Input::Credit(Session(9), 1))), [token(1, 2)]);
 }
+
+#[test]
+fn e5_a_late_hello_of_a_connection_that_was_given_up_loses_no_attempt() {
+    let mut world = World::new(limits());
+    world.client(1, "a", 4);
+    // The worker gave its first connection up before the leader heard of it, and got a job on the next.
+    came(&mut world, 9, "", vec![]);
+    world.step(Input::Credit(Session(9), 1));
+    assert_eq!(assigned(&world.submit(1, spec(1, "a", "calc"))), [token(1, 1)]);
+    came(&mut world, 8, "", vec![]);
+    came(&mut world, 19, "other", vec![]);
+    assert_eq!(assigned(&world.step(Input::Credit(Session(19), 1))), [], "it still runs");
+    world.step(Input::Gone(Session(8)));
+    // It is told that its connection was replaced, and comes back with what it runs.
+    let back = came(&mut world, 10, "", vec![token(1, 1)]);
+    assert_eq!(back, [Effect::Renewed { session: Session(10), token: token(1, 1) }]);
+    world.step(Input::Heard(Session(10)));
+    let ack = world.step(Input::Ack(Session(10), token(1, 1), Outcome::Succeeded));
+    assert!(ack.contains(&Effect::Taken { session: Session(10), token: token(1, 1) }));
+}
+
+#[test]
+fn e5_what_a_worker_did_not_name_is_lost_with_its_lease_if_it_never_speaks() {
+    let mut world = World::new(limits());
+    world.client(1, "a", 4);
+    came(&mut world, 8, "", vec![]);
+    world.step(Input::Credit(Session(8), 1));
+    world.submit(1, spec(1, "a", "calc"));
+    came(&mut world, 9, "", vec![]);
+    came(&mut world, 19, "other", vec![]);
+    world.step(Input::Credit(Session(19), 1));
+    assert_eq!(assigned(&world.wait(10)), []);
+    let mut later = assigned(&world.wait(60));
+    later.extend(assigned(&world.wait(60)));
+    assert_eq!(later, [token(1, 2)]);
+}
