@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gapless_broker::{Span, Step, TraceSink};
+use gapless_broker::{Broker, Span, Step, TraceSink};
 use gapless_core::trace::TraceContext;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use crate::config::{Config, ConfigError};
 use crate::exit::Failure;
@@ -40,6 +41,29 @@ const FAILED: u32 = 2;
 
 const SPANS: &str = "gapless_trace_spans_total";
 const LEFT_OUT: &str = "gapless_trace_spans_left_out_total";
+
+/// The traces of one broker, on their way to the collector.
+#[derive(Debug)]
+pub(crate) struct Exporting {
+    collector: Arc<Collector>,
+    sending: JoinHandle<Result<(), Failure>>,
+}
+
+impl Exporting {
+    /// Begins, if the configuration names a collector.
+    pub(crate) fn start(config: &Config, broker: &Broker) -> Result<Option<Self>, ConfigError> {
+        let Some(collector) = Collector::new(config)? else { return Ok(None) };
+        broker.trace_to(Arc::clone(&collector) as _);
+        let sending = tokio::spawn(Arc::clone(&collector).run());
+        Ok(Some(Self { collector, sending }))
+    }
+
+    /// Sends what is left, in a bounded time.
+    pub(crate) async fn finish(self) {
+        self.sending.abort();
+        self.collector.finish().await;
+    }
+}
 
 /// The spans that wait, and how many traces begin here.
 #[derive(Debug)]
@@ -93,7 +117,7 @@ impl Collector {
     }
 
     /// Sends what waits, again and again.
-    pub(crate) async fn run(self: Arc<Self>) -> Result<(), Failure> {
+    async fn run(self: Arc<Self>) -> Result<(), Failure> {
         metrics::describe_counter!(SPANS, "Spans sent to the collector of traces.");
         metrics::describe_counter!(LEFT_OUT, "Spans that were not sent, by reason.");
         metrics::counter!(SPANS).increment(0);
@@ -112,7 +136,7 @@ impl Collector {
     }
 
     /// Sends what waits for the last time.
-    pub(crate) async fn finish(&self) {
+    async fn finish(&self) {
         let Ok(client) = reqwest::Client::builder().timeout(LAST_MAX).build() else { return };
         let _ = tokio::time::timeout(LAST_MAX, self.send_all(&client)).await;
     }

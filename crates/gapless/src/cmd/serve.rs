@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -338,11 +337,7 @@ async fn serve_open(
     let encrypted = native.tls.is_some();
     let metrics = recorder::handle();
     let keeping = tokio::spawn(keep_metrics_small(metrics.clone()));
-    let collector = trace::Collector::new(config)?;
-    let tracing_task = collector.clone().map(|collector| {
-        broker.trace_to(Arc::clone(&collector) as _);
-        tokio::spawn(collector.run())
-    });
+    let traces = trace::Exporting::start(config, broker)?;
     let auth = open_auth(config, broker)?;
     let ticking = tokio::spawn(keep_auth(auth.clone()));
     let tcp = Some(config.text("native.listen")).filter(|address| !address.is_empty());
@@ -428,11 +423,8 @@ async fn serve_open(
     if let Some(cluster) = &cluster {
         cluster::stop(config, cluster).await?;
     }
-    if let Some(task) = tracing_task {
-        task.abort();
-    }
-    if let Some(collector) = collector {
-        collector.finish().await;
+    if let Some(traces) = traces {
+        traces.finish().await;
     }
     keeping.abort();
     ticking.abort();

@@ -19,7 +19,7 @@ use crate::cmd::serve::{keep_auth, lead_jobs, open_auth, tell_opened};
 use crate::config::Config;
 use crate::engine;
 use crate::exit::Failure;
-use crate::recorder;
+use crate::{recorder, trace};
 
 /// How long connections get to finish when the journal moves.
 pub(super) const DRAIN: Duration = Duration::from_millis(250);
@@ -34,6 +34,7 @@ pub(super) struct Turn {
     native: NativeListener,
     outbox: Option<Beside>,
     ticking: JoinHandle<()>,
+    traces: Option<trace::Exporting>,
     /// How long opening took, replay included.
     pub(super) opening: Duration,
 }
@@ -96,7 +97,8 @@ impl Turn {
         let native = native.map_err(Failure::failed)?;
         let outbox = Beside::start(&parts.config, &broker)?;
         let ticking = tokio::spawn(keep_auth(auth.clone()));
-        Ok(Self { broker, auth, jobs, native, outbox, ticking, opening })
+        let traces = trace::Exporting::start(&parts.config, &broker)?;
+        Ok(Self { broker, auth, jobs, native, outbox, ticking, traces, opening })
     }
 
     /// By what connections are given to it.
@@ -123,7 +125,7 @@ impl Turn {
         http: Option<Arc<Mutex<HttpListener>>>,
         (store, me): (Store, String),
     ) -> bool {
-        let Self { broker, native, outbox, ticking, .. } = self;
+        let Self { broker, native, outbox, ticking, traces, .. } = self;
         ticking.abort();
         let fenced = broker.is_fenced();
         let ending = async {
@@ -141,6 +143,10 @@ impl Turn {
         };
         // Those that are not done by then end with the journal.
         let _ = tokio::time::timeout(DRAIN_MAX, ending).await;
+        if let Some(traces) = traces {
+            // The next owner does not wait for the last spans.
+            tokio::spawn(traces.finish());
+        }
         let closed = tokio::task::spawn_blocking(move || {
             let closed = broker.close();
             if closed.is_ok() && !fenced {
